@@ -1,0 +1,1 @@
+"""attngraft: attention in TensorRT, found, rewritten, proved, built and served."""

@@ -41,7 +41,7 @@ enum class EmptyRows : int32_t
 };
 
 //! A tensor that broadcasts to the scores. Strides are in elements, one for each dimension of
-//! MaskedSoftmaxParams::dims, 0 where the tensor is broadcast.
+//! MaskedSoftmaxParams::dims, 0 where the tensor is broadcast. The last one is 0 or 1.
 struct BroadcastTensor
 {
     void const* data{nullptr}; //!< nullptr: absent

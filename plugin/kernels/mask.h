@@ -1,0 +1,135 @@
+// Which keys a query row may attend to, and what a raw score becomes: the contract's s_ij and allowed(i,j).
+// In: parameters and a row's coordinates. Out: an interval of keys, and scores.
+// The one place with this logic: every kernel calls it, and the tests run it on the CPU.
+#pragma once
+
+#include "masked_softmax.h"
+
+#include <cmath>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define ATTNGRAFT_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define ATTNGRAFT_HOST_DEVICE inline
+#endif
+
+namespace attngraft
+{
+
+//! Keys begin <= j < end. Empty when begin == end.
+struct KeyInterval
+{
+    int64_t begin{0};
+    int64_t end{0};
+};
+
+//! The part of the mask that is an interval of keys for each row: lengths, starts, causal and window.
+//! Scores outside the interval need not be read.
+struct IntervalMask
+{
+    int64_t queries{0};
+    int64_t keys{0};
+    Causal causal{Causal::kNone};
+    int64_t windowLeft{-1};
+    int64_t windowRight{-1};
+    int32_t const* kvLengths{nullptr};
+    int32_t const* kvStarts{nullptr};
+
+    ATTNGRAFT_HOST_DEVICE bool dependsOnBatch() const
+    {
+        return kvLengths != nullptr || kvStarts != nullptr;
+    }
+
+    ATTNGRAFT_HOST_DEVICE bool dependsOnQuery() const
+    {
+        return causal != Causal::kNone || windowLeft >= 0 || windowRight >= 0;
+    }
+
+    ATTNGRAFT_HOST_DEVICE KeyInterval row(int64_t batch, int64_t query) const
+    {
+        KeyInterval interval{0, keys};
+        if (kvStarts != nullptr)
+        {
+            raise(interval.begin, kvStarts[batch]);
+        }
+        if (kvLengths != nullptr)
+        {
+            lower(interval.end, kvLengths[batch]);
+        }
+        // A window without `causal` lies on the diagonal that ends at the last key, as in FlashAttention.
+        int64_t const diagonal = query + (causal == Causal::kTopLeft ? 0 : keys - queries);
+        if (causal != Causal::kNone)
+        {
+            lower(interval.end, diagonal + 1);
+        }
+        if (windowLeft >= 0)
+        {
+            raise(interval.begin, diagonal - windowLeft);
+        }
+        if (windowRight >= 0)
+        {
+            lower(interval.end, diagonal + windowRight + 1);
+        }
+        if (interval.end <= interval.begin)
+        {
+            interval = KeyInterval{};
+        }
+        return interval;
+    }
+
+private:
+    ATTNGRAFT_HOST_DEVICE static void raise(int64_t& bound, int64_t value)
+    {
+        bound = value > bound ? value : bound;
+    }
+
+    ATTNGRAFT_HOST_DEVICE static void lower(int64_t& bound, int64_t value)
+    {
+        bound = value < bound ? value : bound;
+    }
+};
+
+//! s_ij from a raw score and its bias, in fp32.
+struct ScoreMap
+{
+    float scale{1.F};
+    float softcap{0.F};
+
+    ATTNGRAFT_HOST_DEVICE float operator()(float score, float bias) const
+    {
+        if (softcap > 0.F)
+        {
+            return fmaf(softcap, tanhf(score * scale / softcap), bias);
+        }
+        return fmaf(score, scale, bias);
+    }
+
+    //! True where, without a bias, s_ij grows with the score and in proportion to it: the maximum of the raw scores is
+    //! then found first, and the scale multiplies differences only.
+    ATTNGRAFT_HOST_DEVICE bool isPositiveFactor() const
+    {
+        return softcap <= 0.F && scale > 0.F;
+    }
+};
+
+//! One row's mask: what `allowed(i, j)` is for this i.
+template <typename Index>
+struct RowMask
+{
+    Index begin{0};
+    Index end{0};
+
+    ATTNGRAFT_HOST_DEVICE bool allows(Index key, bool keep) const
+    {
+        return key >= begin && key < end && keep;
+    }
+
+    //! True when no key of [first, last) is allowed, whatever `keep` says.
+    ATTNGRAFT_HOST_DEVICE bool excludes(Index first, Index last) const
+    {
+        return last <= begin || first >= end;
+    }
+};
+
+} // namespace attngraft

@@ -1,0 +1,153 @@
+// Planning and dispatch by type. In: MaskedSoftmaxParams. Out: one launch.
+#include "masked_softmax.h"
+
+#include "softmax_kernels.h"
+#include "softmax_plan.h"
+
+#include <cmath>
+#include <limits>
+
+namespace attngraft
+{
+namespace
+{
+
+constexpr int kQueryDim = kMaxRank - 2;
+constexpr int kKeyDim = kMaxRank - 1;
+
+bool isAligned(void const* pointer, size_t bytes)
+{
+    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+//! Number of elements, or -1 when a dimension is negative or the product does not fit.
+int64_t countElements(int64_t const (&dims)[kMaxRank])
+{
+    bool isEmpty = false;
+    for (int64_t const dim : dims)
+    {
+        if (dim < 0)
+        {
+            return -1;
+        }
+        isEmpty = isEmpty || dim == 0;
+    }
+    if (isEmpty)
+    {
+        return 0;
+    }
+    int64_t count = 1;
+    for (int64_t const dim : dims)
+    {
+        if (count > std::numeric_limits<int64_t>::max() / dim)
+        {
+            return -1;
+        }
+        count *= dim;
+    }
+    return count;
+}
+
+//! Neighbouring keys are neighbours in memory, or one value serves all of them.
+bool hasKeysTogether(BroadcastTensor const& tensor)
+{
+    return tensor.data == nullptr || tensor.strides[kKeyDim] == 0 || tensor.strides[kKeyDim] == 1;
+}
+
+bool isInContract(MaskedSoftmaxParams const& params)
+{
+    return isSupported(params.type) && std::isfinite(params.scale) && std::isfinite(params.softcap)
+        && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1
+        && hasKeysTogether(params.bias) && hasKeysTogether(params.keep);
+}
+
+RowOffsets mergeDimensions(MaskedSoftmaxParams const& params)
+{
+    RowOffsets merged;
+    for (int d = 0; d < kMaxOuterRank; ++d)
+    {
+        int64_t const dim = params.dims[d];
+        if (dim == 1)
+        {
+            continue;
+        }
+        int64_t const bias = params.bias.strides[d];
+        int64_t const keep = params.keep.strides[d];
+        int const last = merged.rank - 1;
+        bool const inStep = merged.rank > 0 && merged.biasStrides[last] == bias * dim && merged.keepStrides[last] == keep * dim;
+        int const target = inStep ? last : merged.rank++;
+        merged.dims[target] = inStep ? merged.dims[target] * dim : dim;
+        merged.biasStrides[target] = bias;
+        merged.keepStrides[target] = keep;
+    }
+    return merged;
+}
+
+} // namespace
+
+bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
+{
+    int64_t const elements = countElements(params.dims);
+    size_t const size = elementSize(params.type);
+    if (elements < 0 || !isInContract(params))
+    {
+        return false;
+    }
+    plan = SoftmaxPlan{};
+    if (elements == 0)
+    {
+        return true;
+    }
+    if (params.scores == nullptr || params.probabilities == nullptr || !isAligned(params.scores, size)
+        || !isAligned(params.probabilities, size))
+    {
+        return false;
+    }
+    plan.scores = params.scores;
+    plan.probabilities = params.probabilities;
+    plan.keys = params.dims[kKeyDim];
+    plan.rows = elements / plan.keys;
+    plan.rowsPerBatch = plan.rows / params.dims[0];
+    plan.interval = IntervalMask{params.dims[kQueryDim], plan.keys, params.causal, params.windowLeft, params.windowRight,
+        params.kvLengths, params.kvStarts};
+    plan.scoreMap = ScoreMap{params.scale, params.softcap};
+    plan.emptyRows = params.emptyRows;
+
+    plan.offsets = mergeDimensions(params);
+    plan.bias = params.bias.data;
+    plan.biasKeyStride = params.bias.strides[kKeyDim];
+    plan.biasIsFloat32 = params.biasIsFloat32 || params.type == DataType::kFloat32;
+    plan.keep = params.keep.data;
+    plan.keepKeyStride = params.keep.strides[kKeyDim];
+    plan.keepType = params.keepType;
+    plan.readsTensors = plan.bias != nullptr || plan.keep != nullptr || !plan.scoreMap.isPositiveFactor();
+
+    auto const remainder = [](void const* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kVectorBytes; };
+    bool const equallyAligned = remainder(plan.scores) == remainder(plan.probabilities);
+    bool const rowsBeginOnVectors
+        = equallyAligned && remainder(plan.scores) == 0 && plan.keys * static_cast<int64_t>(size) % kVectorBytes == 0;
+    plan.policy = choosePolicy(plan.keys, size, rowsBeginOnVectors, equallyAligned);
+    return true;
+}
+
+cudaError_t launchMaskedSoftmax(MaskedSoftmaxParams const& params, cudaStream_t stream)
+{
+    SoftmaxPlan plan;
+    if (!makeSoftmaxPlan(params, plan))
+    {
+        return cudaErrorInvalidValue;
+    }
+    if (plan.rows == 0)
+    {
+        return cudaSuccess;
+    }
+    switch (params.type)
+    {
+    case DataType::kFloat32: return launchSoftmaxFloat32(plan, stream);
+    case DataType::kFloat16: return launchSoftmaxFloat16(plan, stream);
+    case DataType::kBFloat16: return launchSoftmaxBFloat16(plan, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+} // namespace attngraft

@@ -1,0 +1,77 @@
+// From a plan to a launch: the one place that turns the policy's numbers into template arguments.
+#pragma once
+
+#include "softmax_rows.cuh"
+
+#include <algorithm>
+#include <limits>
+
+namespace attngraft
+{
+
+//! The grid's limit in x; kernels loop over the rows that are left.
+constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
+
+template <typename Kernel>
+cudaError_t launchRows(Kernel kernel, SoftmaxPlan const& plan, int rowsPerBlock, int threads, cudaStream_t stream)
+{
+    int64_t const blocks = std::min((plan.rows + rowsPerBlock - 1) / rowsPerBlock, kMaxBlocks);
+    kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(plan);
+    return cudaGetLastError();
+}
+
+template <typename T, bool readsTensors, int index = 0>
+cudaError_t launchVectorRung(SoftmaxPlan const& plan, cudaStream_t stream)
+{
+    if constexpr (index < kVectorRungCount)
+    {
+        if (plan.policy.rung != index)
+        {
+            return launchVectorRung<T, readsTensors, index + 1>(plan, stream);
+        }
+        constexpr Rung kRung = kVectorRungs[index];
+        return launchRows(softmaxInRegisters<T, kElementsPerVector<T>, kRung.threads, kRung.units, readsTensors>, plan,
+            kRung.rowsPerBlock(), kRung.blockThreads(), stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+template <typename T, bool readsTensors, int index = 0>
+cudaError_t launchElementRung(SoftmaxPlan const& plan, cudaStream_t stream)
+{
+    if constexpr (index < kElementRungCount)
+    {
+        if (plan.policy.rung != index)
+        {
+            return launchElementRung<T, readsTensors, index + 1>(plan, stream);
+        }
+        constexpr Rung kRung = kElementRungs[index];
+        return launchRows(softmaxInRegisters<T, 1, kRung.threads, kRung.units, readsTensors>, plan, kRung.rowsPerBlock(),
+            kRung.blockThreads(), stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+template <typename T, bool readsTensors>
+cudaError_t launchStrategy(SoftmaxPlan const& plan, cudaStream_t stream)
+{
+    switch (plan.policy.strategy)
+    {
+    case Strategy::kVectors: return launchVectorRung<T, readsTensors>(plan, stream);
+    case Strategy::kElements: return launchElementRung<T, readsTensors>(plan, stream);
+    case Strategy::kMultiPassVectors:
+        return launchRows(
+            softmaxMultiPass<T, kElementsPerVector<T>, readsTensors>, plan, 1, kMultiPassThreads, stream);
+    case Strategy::kMultiPassElements:
+        return launchRows(softmaxMultiPass<T, 1, readsTensors>, plan, 1, kMultiPassThreads, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+template <typename T>
+cudaError_t launchSoftmax(SoftmaxPlan const& plan, cudaStream_t stream)
+{
+    return plan.readsTensors ? launchStrategy<T, true>(plan, stream) : launchStrategy<T, false>(plan, stream);
+}
+
+} // namespace attngraft

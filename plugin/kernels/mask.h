@@ -90,27 +90,61 @@ private:
     }
 };
 
-//! s_ij from a raw score and its bias, in fp32.
+//! s_ij from a raw score and its bias, in fp32: cap(score) * slope() + bias.
 struct ScoreMap
 {
     float scale{1.F};
     float softcap{0.F};
+    float innerScale{0.F}; //!< scale / softcap
+
+    ScoreMap() = default;
+
+    ScoreMap(float scale_, float softcap_)
+        : scale(scale_)
+        , softcap(softcap_)
+        , innerScale(softcap_ > 0.F ? scale_ / softcap_ : 0.F)
+    {
+    }
+
+    ATTNGRAFT_HOST_DEVICE bool isCapped() const
+    {
+        return softcap > 0.F;
+    }
+
+    //! softcap(scale * score), scale included. tanh(t) = 1 - 2 / (1 + exp(2t)): its absolute error of 1e-7 is that of
+    //! fp32 at 1, so softcap times it is no more than s_ij's own rounding near the cap.
+    ATTNGRAFT_HOST_DEVICE float cap(float score) const
+    {
+        constexpr float kTwoLog2E = 2.8853900817779268F;
+        float const power = exp2f(score * innerScale * kTwoLog2E);
+#if defined(__CUDA_ARCH__)
+        float const fraction = __fdividef(2.F, 1.F + power);
+        return softcap * (power > kLargestDividend ? 1.F : 1.F - fraction);
+#else
+        return softcap * (1.F - 2.F / (1.F + power));
+#endif
+    }
+
+    //! What the score, capped before where isCapped(), is multiplied with.
+    ATTNGRAFT_HOST_DEVICE float slope() const
+    {
+        return isCapped() ? 1.F : scale;
+    }
 
     ATTNGRAFT_HOST_DEVICE float operator()(float score, float bias) const
     {
-        if (softcap > 0.F)
-        {
-            return fmaf(softcap, tanhf(score * scale / softcap), bias);
-        }
-        return fmaf(score, scale, bias);
+        return fmaf(isCapped() ? cap(score) : score, slope(), bias);
     }
 
     //! True where, without a bias, s_ij grows with the score and in proportion to it: the maximum of the raw scores is
     //! then found first, and the scale multiplies differences only.
     ATTNGRAFT_HOST_DEVICE bool isPositiveFactor() const
     {
-        return softcap <= 0.F && scale > 0.F;
+        return !isCapped() && scale > 0.F;
     }
+
+private:
+    static constexpr float kLargestDividend = 8e37F; //!< __fdividef gives 0 or NaN for divisors above 2^126
 };
 
 //! One row's mask: what `allowed(i, j)` is for this i.
@@ -123,6 +157,12 @@ struct RowMask
     ATTNGRAFT_HOST_DEVICE bool allows(Index key, bool keep) const
     {
         return key >= begin && key < end && keep;
+    }
+
+    //! True when the interval allows every key of [first, last).
+    ATTNGRAFT_HOST_DEVICE bool covers(Index first, Index last) const
+    {
+        return first >= begin && last <= end;
     }
 
     //! True when no key of [first, last) is allowed, whatever `keep` says.

@@ -76,11 +76,46 @@ RowOffsets mergeDimensions(MaskedSoftmaxParams const& params)
         int const last = merged.rank - 1;
         bool const inStep = merged.rank > 0 && merged.biasStrides[last] == bias * dim && merged.keepStrides[last] == keep * dim;
         int const target = inStep ? last : merged.rank++;
-        merged.dims[target] = inStep ? merged.dims[target] * dim : dim;
+        merged.dims[target] = Divisor(inStep ? merged.dims[target].value * dim : dim);
         merged.biasStrides[target] = bias;
         merged.keepStrides[target] = keep;
     }
     return merged;
+}
+
+//! Every row of the tensor begins on a vector of `vectorElements` elements and walks through them one by one.
+bool isVectorwise(void const* data, int64_t keyStride, int64_t const (&strides)[kMaxOuterRank], int64_t vectorElements,
+    int64_t elementBytes)
+{
+    bool vectorwise = keyStride == 1 && isAligned(data, vectorElements * elementBytes);
+    for (int64_t const stride : strides)
+    {
+        vectorwise = vectorwise && stride % vectorElements == 0;
+    }
+    return vectorwise;
+}
+
+MaskTensors chooseTensors(SoftmaxPlan const& plan, DataType type)
+{
+    auto const size = static_cast<int64_t>(elementSize(type));
+    int64_t const perVector = kVectorBytes / size;
+    bool const inVectors = plan.policy.strategy == Strategy::kVectors;
+    if (plan.bias == nullptr && plan.keep == nullptr && plan.scaleIsDeferred)
+    {
+        return MaskTensors::kNone;
+    }
+    if (inVectors && plan.bias == nullptr && plan.scaleIsDeferred && plan.keepType == KeepType::kInt8
+        && isVectorwise(plan.keep, plan.keepKeyStride, plan.offsets.keepStrides, perVector, 1))
+    {
+        return MaskTensors::kKeepBytes;
+    }
+    bool const biasHasType = plan.biasIsFloat32 == (type == DataType::kFloat32);
+    if (inVectors && plan.bias != nullptr && plan.keep == nullptr && !plan.scoreMap.isCapped() && biasHasType
+        && isVectorwise(plan.bias, plan.biasKeyStride, plan.offsets.biasStrides, perVector, size))
+    {
+        return MaskTensors::kBias;
+    }
+    return MaskTensors::kAny;
 }
 
 } // namespace
@@ -107,7 +142,8 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
     plan.probabilities = params.probabilities;
     plan.keys = params.dims[kKeyDim];
     plan.rows = elements / plan.keys;
-    plan.rowsPerBatch = plan.rows / params.dims[0];
+    plan.rowsPerBatch = Divisor(plan.rows / params.dims[0]);
+    plan.queries = Divisor(params.dims[kQueryDim]);
     plan.interval = IntervalMask{params.dims[kQueryDim], plan.keys, params.causal, params.windowLeft, params.windowRight,
         params.kvLengths, params.kvStarts};
     plan.scoreMap = ScoreMap{params.scale, params.softcap};
@@ -120,13 +156,14 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
     plan.keep = params.keep.data;
     plan.keepKeyStride = params.keep.strides[kKeyDim];
     plan.keepType = params.keepType;
-    plan.readsTensors = plan.bias != nullptr || plan.keep != nullptr || !plan.scoreMap.isPositiveFactor();
+    plan.scaleIsDeferred = plan.bias == nullptr && plan.scoreMap.isPositiveFactor();
 
     auto const remainder = [](void const* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kVectorBytes; };
     bool const equallyAligned = remainder(plan.scores) == remainder(plan.probabilities);
     bool const rowsBeginOnVectors
         = equallyAligned && remainder(plan.scores) == 0 && plan.keys * static_cast<int64_t>(size) % kVectorBytes == 0;
     plan.policy = choosePolicy(plan.keys, size, rowsBeginOnVectors, equallyAligned);
+    plan.tensors = chooseTensors(plan, params.type);
     return true;
 }
 

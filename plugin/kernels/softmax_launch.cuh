@@ -20,50 +20,51 @@ cudaError_t launchRows(Kernel kernel, SoftmaxPlan const& plan, int rowsPerBlock,
     return cudaGetLastError();
 }
 
-template <typename T, bool readsTensors, int index = 0>
+template <typename T, bool isAligned, MaskTensors tensors, int index = 0>
 cudaError_t launchVectorRung(SoftmaxPlan const& plan, cudaStream_t stream)
 {
     if constexpr (index < kVectorRungCount)
     {
         if (plan.policy.rung != index)
         {
-            return launchVectorRung<T, readsTensors, index + 1>(plan, stream);
+            return launchVectorRung<T, isAligned, tensors, index + 1>(plan, stream);
         }
         constexpr Rung kRung = kVectorRungs[index];
-        return launchRows(softmaxInRegisters<T, kElementsPerVector<T>, kRung.threads, kRung.units, readsTensors>, plan,
-            kRung.rowsPerBlock(), kRung.blockThreads(), stream);
+        return launchRows(softmaxInRegisters<T, kElementsPerVector<T>, kRung.threads, kRung.units, isAligned, tensors>,
+            plan, kRung.rowsPerBlock(), kRung.blockThreads(), stream);
     }
     return cudaErrorInvalidValue;
 }
 
-template <typename T, bool readsTensors, int index = 0>
+template <typename T, MaskTensors tensors, int index = 0>
 cudaError_t launchElementRung(SoftmaxPlan const& plan, cudaStream_t stream)
 {
     if constexpr (index < kElementRungCount)
     {
         if (plan.policy.rung != index)
         {
-            return launchElementRung<T, readsTensors, index + 1>(plan, stream);
+            return launchElementRung<T, tensors, index + 1>(plan, stream);
         }
         constexpr Rung kRung = kElementRungs[index];
-        return launchRows(softmaxInRegisters<T, 1, kRung.threads, kRung.units, readsTensors>, plan, kRung.rowsPerBlock(),
-            kRung.blockThreads(), stream);
+        return launchRows(softmaxInRegisters<T, 1, kRung.threads, kRung.units, true, tensors>, plan,
+            kRung.rowsPerBlock(), kRung.blockThreads(), stream);
     }
     return cudaErrorInvalidValue;
 }
 
-template <typename T, bool readsTensors>
-cudaError_t launchStrategy(SoftmaxPlan const& plan, cudaStream_t stream)
+//! The strategies that serve every mask.
+template <typename T, MaskTensors tensors>
+cudaError_t launchAnyStrategy(SoftmaxPlan const& plan, cudaStream_t stream)
 {
     switch (plan.policy.strategy)
     {
-    case Strategy::kVectors: return launchVectorRung<T, readsTensors>(plan, stream);
-    case Strategy::kElements: return launchElementRung<T, readsTensors>(plan, stream);
+    case Strategy::kVectors: return launchVectorRung<T, true, tensors>(plan, stream);
+    case Strategy::kShiftedVectors: return launchVectorRung<T, false, tensors>(plan, stream);
+    case Strategy::kElements: return launchElementRung<T, tensors>(plan, stream);
     case Strategy::kMultiPassVectors:
-        return launchRows(
-            softmaxMultiPass<T, kElementsPerVector<T>, readsTensors>, plan, 1, kMultiPassThreads, stream);
+        return launchRows(softmaxMultiPass<T, kElementsPerVector<T>, tensors>, plan, 1, kMultiPassThreads, stream);
     case Strategy::kMultiPassElements:
-        return launchRows(softmaxMultiPass<T, 1, readsTensors>, plan, 1, kMultiPassThreads, stream);
+        return launchRows(softmaxMultiPass<T, 1, tensors>, plan, 1, kMultiPassThreads, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -71,7 +72,14 @@ cudaError_t launchStrategy(SoftmaxPlan const& plan, cudaStream_t stream)
 template <typename T>
 cudaError_t launchSoftmax(SoftmaxPlan const& plan, cudaStream_t stream)
 {
-    return plan.readsTensors ? launchStrategy<T, true>(plan, stream) : launchStrategy<T, false>(plan, stream);
+    switch (plan.tensors)
+    {
+    case MaskTensors::kNone: return launchAnyStrategy<T, MaskTensors::kNone>(plan, stream);
+    case MaskTensors::kKeepBytes: return launchVectorRung<T, true, MaskTensors::kKeepBytes>(plan, stream);
+    case MaskTensors::kBias: return launchVectorRung<T, true, MaskTensors::kBias>(plan, stream);
+    case MaskTensors::kAny: return launchAnyStrategy<T, MaskTensors::kAny>(plan, stream);
+    }
+    return cudaErrorInvalidValue;
 }
 
 } // namespace attngraft

@@ -2,6 +2,7 @@
 // Runs on the host, touches no device.
 #pragma once
 
+#include "divisor.h"
 #include "mask.h"
 #include "masked_softmax.h"
 #include "softmax_policy.h"
@@ -19,9 +20,19 @@ constexpr int kMaxOuterRank = kMaxRank - 1;
 struct RowOffsets
 {
     int rank{0};
-    int64_t dims[kMaxOuterRank]{};
+    Divisor dims[kMaxOuterRank]{};
     int64_t biasStrides[kMaxOuterRank]{};
     int64_t keepStrides[kMaxOuterRank]{};
+};
+
+//! Which tensors a kernel reads beside the scores. The two in the middle are the common cases, whose loads are vectors
+//! and start together with those of the scores.
+enum class MaskTensors : int32_t
+{
+    kNone,      //!< s is the raw score; the scale, a positive factor, is multiplied in later
+    kKeepBytes, //!< `keep` of one byte an element, vectors throughout; s as for kNone
+    kBias,      //!< `bias` of the scores' type, vectors throughout; no softcap
+    kAny,       //!< everything in the contract
 };
 
 struct SoftmaxPlan
@@ -30,11 +41,14 @@ struct SoftmaxPlan
     void* probabilities{nullptr};
     int64_t rows{0};
     int64_t keys{0};
-    int64_t rowsPerBatch{0};
+    Divisor rowsPerBatch{};
+    Divisor queries{};
     Policy policy{};
+    MaskTensors tensors{MaskTensors::kNone};
 
     IntervalMask interval{};
     ScoreMap scoreMap{};
+    bool scaleIsDeferred{false}; //!< s is the raw score, and the scale multiplies differences of s
     EmptyRows emptyRows{EmptyRows::kZeros};
 
     RowOffsets offsets{};
@@ -44,9 +58,6 @@ struct SoftmaxPlan
     void const* keep{nullptr};
     int64_t keepKeyStride{0};
     KeepType keepType{KeepType::kInt8};
-
-    //! False: the scores are all that is read, and scoreMap is a positive factor.
-    bool readsTensors{false};
 };
 
 //! False when `params` are outside the contract.

@@ -45,7 +45,7 @@ struct Rung
 //! Vector rungs, by capacity. Measured on an H200 (benchmarks/results/softmax-kernel.json); no other compute
 //! capability has been measured, so all from 8.0 upward share them.
 constexpr Rung kVectorRungs[] = {
-    {1, 1}, {2, 1}, {4, 1}, {4, 2}, {4, 4}, {8, 4}, {16, 4}, {16, 8}, {128, 2}, {128, 4}, {256, 4}, {512, 4}, {1024, 4}};
+    {1, 1}, {2, 1}, {2, 2}, {4, 2}, {8, 2}, {16, 2}, {16, 4}, {32, 4}, {64, 4}, {128, 4}, {256, 4}, {512, 4}, {1024, 4}};
 constexpr int kVectorRungCount = static_cast<int>(sizeof(kVectorRungs) / sizeof(Rung));
 
 //! Element rungs, by capacity: one element a thread keeps the loads of neighbouring rows contiguous.
@@ -54,7 +54,8 @@ constexpr int kElementRungCount = static_cast<int>(sizeof(kElementRungs) / sizeo
 
 enum class Strategy : int32_t
 {
-    kVectors,          //!< registers, 16-byte loads, partial vectors at both ends of a row
+    kVectors,          //!< registers, 16-byte loads; rows consist of whole vectors
+    kShiftedVectors,   //!< the same with partial vectors at both ends of a row, for odd K and any alignment
     kElements,         //!< registers, one element a thread
     kMultiPassVectors, //!< the row is read twice: it fits in no register file
     kMultiPassElements //!< the same where input and output are aligned differently, so that no vector fits both
@@ -114,20 +115,25 @@ constexpr Policy choosePolicy(int64_t keys, size_t elementBytes, bool rowsBeginO
     }
     int64_t const vectors = vectorsOfRow(keys, elementBytes, rowsBeginOnVectors);
     int const rung = findRung(kVectorRungs, kVectorRungCount, vectors);
-    return rung >= 0 ? Policy{Strategy::kVectors, rung} : Policy{Strategy::kMultiPassVectors, 0};
+    if (rung < 0)
+    {
+        return {Strategy::kMultiPassVectors, 0};
+    }
+    return {rowsBeginOnVectors ? Strategy::kVectors : Strategy::kShiftedVectors, rung};
 }
 
-constexpr bool isVectors(Policy policy, int threads, int units)
+constexpr bool holdsRow(Policy policy, int threads, int units)
 {
-    return policy.strategy == Strategy::kVectors && kVectorRungs[policy.rung].threads == threads
+    bool const isVectors = policy.strategy == Strategy::kVectors || policy.strategy == Strategy::kShiftedVectors;
+    return isVectors && kVectorRungs[policy.rung].threads == threads
         && kVectorRungs[policy.rung].units == units;
 }
 
-static_assert(isVectors(choosePolicy(2048, 2, true, true), 128, 2), "2048 halves: 256 vectors");
-static_assert(isVectors(choosePolicy(384, 2, true, true), 16, 4), "384 halves: 48 vectors");
-static_assert(isVectors(choosePolicy(384, 4, true, true), 16, 8), "384 floats: 96 vectors");
-static_assert(isVectors(choosePolicy(197, 2, false, true), 8, 4), "197 halves touch at most 26 vectors");
-static_assert(isVectors(choosePolicy(32768, 2, true, true), 1024, 4), "the longest row of halves held in registers");
+static_assert(holdsRow(choosePolicy(2048, 2, true, true), 64, 4), "2048 halves: 256 vectors");
+static_assert(holdsRow(choosePolicy(384, 2, true, true), 16, 4), "384 halves: 48 vectors");
+static_assert(holdsRow(choosePolicy(384, 4, true, true), 32, 4), "384 floats: 96 vectors");
+static_assert(holdsRow(choosePolicy(197, 2, false, true), 16, 2), "197 halves touch at most 26 vectors");
+static_assert(holdsRow(choosePolicy(32768, 2, true, true), 1024, 4), "the longest row of halves held in registers");
 static_assert(choosePolicy(32769, 2, false, true).strategy == Strategy::kMultiPassVectors, "one more than fits");
 static_assert(choosePolicy(2, 2, false, true).strategy == Strategy::kElements, "rows of length 2");
 static_assert(choosePolicy(2048, 2, false, false).strategy == Strategy::kMultiPassElements, "unequal alignment");

@@ -9,14 +9,15 @@
 namespace attngraft
 {
 
-//! A row as units of N elements. The first unit may begin before the row, on the vector that holds the row's first element.
-template <typename T, int N, typename Index>
+//! A row as units of N elements. `isAligned`: rows consist of whole units. Else the first unit may begin before the
+//! row, on the vector that holds the row's first element, and the last one may end behind it.
+template <typename T, int N, bool isAligned, typename Index>
 struct RowSpan
 {
     T const* scores;
     T* probabilities;
     Index keys;
-    Index shift; //!< elements of the first unit that lie before the row
+    Index shift{0}; //!< elements of the first unit that lie before the row
 
     __device__ __forceinline__ RowSpan(SoftmaxPlan const& plan, int64_t row)
     {
@@ -24,7 +25,10 @@ struct RowSpan
         scores = static_cast<T const*>(plan.scores) + offset;
         probabilities = static_cast<T*>(plan.probabilities) + offset;
         keys = static_cast<Index>(plan.keys);
-        shift = N == 1 ? 0 : static_cast<Index>(reinterpret_cast<uintptr_t>(scores) % kVectorBytes / sizeof(T));
+        if constexpr (!isAligned)
+        {
+            shift = static_cast<Index>(reinterpret_cast<uintptr_t>(scores) % kVectorBytes / sizeof(T));
+        }
     }
 
     __device__ __forceinline__ Index firstKey(Index unit) const
@@ -32,9 +36,14 @@ struct RowSpan
         return unit * N - shift;
     }
 
+    __device__ __forceinline__ bool isOutside(Index first) const
+    {
+        return first >= keys || (!isAligned && first + N <= 0);
+    }
+
     __device__ __forceinline__ bool isWhole(Index first) const
     {
-        return first >= 0 && first + N <= keys;
+        return isAligned || (first >= 0 && first + N <= keys);
     }
 
     __device__ __forceinline__ bool holds(Index key) const
@@ -42,39 +51,30 @@ struct RowSpan
         return key >= 0 && key < keys;
     }
 
-    //! Raw scores of the unit at `first` as fp32; elements outside the row are 0.
-    __device__ __forceinline__ void read(Index first, float (&out)[N]) const
+    //! The unit at `first`, not outside the row. Elements outside the row are left as they were.
+    __device__ __forceinline__ void read(Index first, Pack<T, N>& pack) const
     {
         T const* const from = scores + first; // one address for all elements, which then are immediate offsets
         if (isWhole(first))
         {
-            Pack<T, N> pack;
             pack.loadStreaming(from);
-#pragma unroll
-            for (int e = 0; e < N; ++e)
-            {
-                out[e] = toFloat(pack.values[e]);
-            }
             return;
         }
 #pragma unroll
         for (int e = 0; e < N; ++e)
         {
-            out[e] = holds(first + e) ? toFloat(from[e]) : 0.F;
+            if (holds(first + e))
+            {
+                pack.values[e] = from[e];
+            }
         }
     }
 
-    __device__ __forceinline__ void write(Index first, float const (&values)[N]) const
+    __device__ __forceinline__ void write(Index first, Pack<T, N>& pack) const
     {
         T* const to = probabilities + first;
         if (isWhole(first))
         {
-            Pack<T, N> pack;
-#pragma unroll
-            for (int e = 0; e < N; ++e)
-            {
-                pack.values[e] = fromFloat<T>(values[e]);
-            }
             pack.storeStreaming(to);
             return;
         }
@@ -83,36 +83,110 @@ struct RowSpan
         {
             if (holds(first + e))
             {
-                to[e] = fromFloat<T>(values[e]);
+                to[e] = pack.values[e];
             }
         }
     }
 };
 
-//! Reads the unit at `first` and masks it. A unit without any allowed key is not read.
-template <typename T, int N, bool readsTensors, typename Index>
-__device__ __forceinline__ void readScores(SoftmaxPlan const& plan, RowSpan<T, N, Index> const& span,
-    RowContext<T, readsTensors, Index> const& context, Index first, bool ignoreMask, float (&scores)[N])
+//! One unit of a row: its raw scores and its mask values, on their way from memory.
+template <typename T, int N, MaskTensors tensors>
+struct Unit
 {
-    bool const isOutside = first >= span.keys || first + N <= 0;
-    if (isOutside || (!ignoreMask && context.mask.excludes(first, first + N)))
+    Pack<T, N> pack;
+    MaskUnit<T, N, tensors> mask;
+    bool isRead; //!< false outside the row, and where no key is allowed: nothing is loaded then
+
+    template <typename Span, typename Row, typename Index>
+    __device__ __forceinline__ void readScores(Span const& span, Row const& row, Index first)
+    {
+        isRead = !span.isOutside(first) && !row.mask.excludes(first, first + N);
+        if (isRead)
+        {
+            span.read(first, pack);
+        }
+    }
+
+    template <typename Row, typename Index>
+    __device__ __forceinline__ void readMask(Row const& row, Index first)
+    {
+        if (isRead)
+        {
+            mask.read(row, first);
+        }
+    }
+
+    //! s of every key, -inf where not allowed.
+    template <typename Row, typename Index>
+    __device__ __forceinline__ void scores(SoftmaxPlan const& plan, Row const& row, Index first, float (&out)[N]) const
+    {
+        if (!isRead)
+        {
+#pragma unroll
+            for (int e = 0; e < N; ++e)
+            {
+                out[e] = -INFINITY;
+            }
+            return;
+        }
+#pragma unroll
+        for (int e = 0; e < N; ++e)
+        {
+            out[e] = toFloat(pack.values[e]);
+        }
+        mask.apply(plan, row, first, out);
+        if (!row.mask.covers(first, first + N))
+        {
+#pragma unroll
+            for (int e = 0; e < N; ++e)
+            {
+                out[e] = row.mask.allows(first + e, true) ? out[e] : -INFINITY;
+            }
+        }
+    }
+};
+
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> toPack(float const (&values)[N])
+{
+    Pack<T, N> pack;
+#pragma unroll
+    for (int e = 0; e < N; ++e)
+    {
+        pack.values[e] = fromFloat<T>(values[e]);
+    }
+    return pack;
+}
+
+//! What s - max(s) is multiplied with before exp2.
+__device__ __forceinline__ float exponentFactor(SoftmaxPlan const& plan)
+{
+    return plan.scaleIsDeferred ? plan.scoreMap.scale * kLog2E : kLog2E;
+}
+
+//! Where maximum * factor stays finite, exp2((s - maximum) * factor) is one multiply-add for each s; the lowest fp32
+//! number, which exporters add to mask a row, is beyond it.
+constexpr float kFoldableMaximum = 1e37F;
+
+//! scores := exp2((scores - maximum) * factor); their sum.
+template <int N, int units>
+__device__ __forceinline__ float exponentiate(float (&scores)[units][N], float maximum, float factor)
+{
+    float sum = 0.F;
+    float const shift = maximum * factor;
+    bool const isFoldable = fabsf(shift) < kFoldableMaximum;
+#pragma unroll
+    for (int u = 0; u < units; ++u)
     {
 #pragma unroll
         for (int e = 0; e < N; ++e)
         {
-            scores[e] = -INFINITY;
+            float& score = scores[u][e];
+            score = fastExp2(isFoldable ? fmaf(score, factor, -shift) : (score - maximum) * factor);
+            sum += score;
         }
-        return;
     }
-    span.read(first, scores);
-    context.template apply<N>(plan, first, ignoreMask, scores);
-}
-
-//! What s - max(s) is multiplied with before exp2.
-template <bool readsTensors>
-__device__ __forceinline__ float exponentFactor(SoftmaxPlan const& plan)
-{
-    return readsTensors ? kLog2E : plan.scoreMap.scale * kLog2E;
+    return sum;
 }
 
 //! A finite stand-in for the maximum of a row without any score above -inf, so that no -inf is subtracted from itself.
@@ -129,6 +203,13 @@ __device__ __forceinline__ float emptyProbability(SoftmaxPlan const& plan)
 
 template <int threads, int units>
 constexpr int kBlockThreads = Rung{threads, units}.blockThreads();
+//! Blocks that should fit on a multiprocessor, which bounds the registers of a thread: with this many, the loads of some
+//! rows overlap the arithmetic of others. Where a bias is read too, the bound costs more than it brings (measured).
+template <int threads, int units, MaskTensors tensors>
+constexpr int kResidentBlocks = tensors == MaskTensors::kBias || tensors == MaskTensors::kAny ? 1
+    : kBlockThreads<threads, units> <= 256                                                   ? 768 / kBlockThreads<threads, units>
+                                                                                             : 1024 / kBlockThreads<threads, units>;
+
 template <int threads, int units>
 constexpr int kRowsPerBlock = Rung{threads, units}.rowsPerBlock();
 
@@ -165,33 +246,45 @@ __device__ __forceinline__ float evidenceOfKeys(float const (&scores)[units][N],
 }
 
 //! `threads` threads hold a row, `units` units of N elements each.
-template <typename T, int N, int threads, int units, bool readsTensors>
-__global__ void __launch_bounds__(kBlockThreads<threads, units>)
+template <typename T, int N, int threads, int units, bool isAligned, MaskTensors tensors>
+__global__ void __launch_bounds__(kBlockThreads<threads, units>, kResidentBlocks<threads, units, tensors>)
     softmaxInRegisters(__grid_constant__ SoftmaxPlan const plan)
 {
     constexpr int kRows = kRowsPerBlock<threads, units>;
     __shared__ float scratch[3][kBlockThreads<threads, units> / kWarpThreads];
     int const lane = static_cast<int>(threadIdx.x) % threads;
     int const rowInBlock = static_cast<int>(threadIdx.x) / threads;
+    float const factor = exponentFactor(plan);
 
     for (int64_t base = int64_t{blockIdx.x} * kRows; base < plan.rows; base += int64_t{gridDim.x} * kRows)
     {
         // Threads past the last row work on it too, without storing, since shuffles need whole warps.
         bool const isReal = base + rowInBlock < plan.rows;
         int64_t const row = isReal ? base + rowInBlock : plan.rows - 1;
-        RowSpan<T, N, int> const span(plan, row);
-        RowContext<T, readsTensors, int> const context(plan, row);
+        RowSpan<T, N, isAligned, int> const span(plan, row);
+        RowContext<T, tensors, int> context(plan, row);
         float scores[units][N];
         float maximum;
-        bool ignoreMask = false;
         // Twice at most: an empty row is read again without its mask where the contract says `unmasked`.
 #pragma unroll 1
         for (int reading = 0;; ++reading)
         {
+            Unit<T, N, tensors> loaded[units];
 #pragma unroll
             for (int u = 0; u < units; ++u)
             {
-                readScores<T, N, readsTensors>(plan, span, context, span.firstKey(lane + u * threads), ignoreMask, scores[u]);
+                loaded[u].readScores(span, context, span.firstKey(lane + u * threads));
+            }
+            context.locateTensors(plan, row);
+#pragma unroll
+            for (int u = 0; u < units; ++u)
+            {
+                loaded[u].readMask(context, span.firstKey(lane + u * threads));
+            }
+#pragma unroll
+            for (int u = 0; u < units; ++u)
+            {
+                loaded[u].scores(plan, context, span.firstKey(lane + u * threads), scores[u]);
             }
             maximum = maximumOf<N, units>(scores);
             if (plan.emptyRows != EmptyRows::kUnmasked || reading == 1)
@@ -200,25 +293,18 @@ __global__ void __launch_bounds__(kBlockThreads<threads, units>)
             }
             float const best
                 = reduceOverRow<threads>(evidenceOfKeys<N, units>(scores, maximum), Maximum{}, scratch[2]);
-            ignoreMask = best == -INFINITY;
-            if (__syncthreads_or(ignoreMask) == 0)
+            bool const isEmpty = best == -INFINITY;
+            if (__syncthreads_or(isEmpty) == 0)
             {
                 break;
             }
-        }
-        maximum = finiteMaximum(reduceOverRow<threads>(maximum, Maximum{}, scratch[0]));
-        float const factor = exponentFactor<readsTensors>(plan);
-        float sum = 0.F;
-#pragma unroll
-        for (int u = 0; u < units; ++u)
-        {
-#pragma unroll
-            for (int e = 0; e < N; ++e)
+            if (isEmpty)
             {
-                scores[u][e] = fastExp2((scores[u][e] - maximum) * factor);
-                sum += scores[u][e];
+                context.ignoreMask(plan);
             }
         }
+        maximum = finiteMaximum(reduceOverRow<threads>(maximum, Maximum{}, scratch[0]));
+        float sum = exponentiate<N, units>(scores, maximum, factor);
         sum = reduceOverRow<threads>(sum, Sum{}, scratch[1]);
         bool const isEmpty = sum == 0.F;
         float const inverse = isEmpty ? 0.F : 1.F / sum;
@@ -231,9 +317,11 @@ __global__ void __launch_bounds__(kBlockThreads<threads, units>)
             {
                 scores[u][e] = fmaf(scores[u][e], inverse, offset);
             }
-            if (isReal)
+            Pack<T, N> pack = toPack<T, N>(scores[u]);
+            int const first = span.firstKey(lane + u * threads);
+            if (isReal && !span.isOutside(first))
             {
-                span.write(span.firstKey(lane + u * threads), scores[u]);
+                span.write(first, pack);
             }
         }
     }
@@ -266,52 +354,58 @@ struct OnlineSum
 };
 
 //! A block a row: once for maximum and sum, once more to write. 64-bit keys: a row may be as long as memory.
-template <typename T, int N, bool readsTensors>
+template <typename T, int N, MaskTensors tensors>
 __global__ void __launch_bounds__(kMultiPassThreads) softmaxMultiPass(__grid_constant__ SoftmaxPlan const plan)
 {
+    constexpr bool kIsAligned = N == 1; // single elements always are whole units
     __shared__ float scratch[2][kMultiPassThreads / kWarpThreads];
-    float const factor = exponentFactor<readsTensors>(plan);
+    float const factor = exponentFactor(plan);
     for (int64_t row = blockIdx.x; row < plan.rows; row += gridDim.x)
     {
-        RowSpan<T, N, int64_t> const span(plan, row);
-        RowContext<T, readsTensors, int64_t> const context(plan, row);
+        RowSpan<T, N, kIsAligned, int64_t> const span(plan, row);
+        RowContext<T, tensors, int64_t> context(plan, row);
+        context.locateTensors(plan, row);
         int64_t const unitCount = (span.keys + span.shift + N - 1) / N;
+        Unit<T, N, tensors> loaded;
         float scores[N];
         float maximum;
         float sum;
-        bool ignoreMask = false;
 #pragma unroll 1
         for (int reading = 0; reading < 2; ++reading)
         {
             OnlineSum mine;
             for (int64_t unit = threadIdx.x; unit < unitCount; unit += kMultiPassThreads)
             {
-                readScores<T, N, readsTensors>(plan, span, context, span.firstKey(unit), ignoreMask, scores);
+                loaded.readScores(span, context, span.firstKey(unit));
+                loaded.readMask(context, span.firstKey(unit));
+                loaded.scores(plan, context, span.firstKey(unit), scores);
                 mine.add<N>(scores, factor);
             }
             maximum = finiteMaximum(reduceOverRow<kMultiPassThreads>(mine.maximum, Maximum{}, scratch[0]));
             sum = reduceOverRow<kMultiPassThreads>(
                 mine.sum * fastExp2((mine.maximum - maximum) * factor), Sum{}, scratch[1]);
-            // The scratch is free again, and every thread has read what a later row, written in place, may not change.
-            __syncthreads();
+            __syncthreads(); // the scratch is free again
             if (sum != 0.F || plan.emptyRows != EmptyRows::kUnmasked)
             {
                 break;
             }
-            ignoreMask = true;
+            context.ignoreMask(plan);
         }
         bool const isEmpty = sum == 0.F;
         float const inverse = isEmpty ? 0.F : 1.F / sum;
         float const offset = isEmpty ? emptyProbability(plan) : 0.F;
         for (int64_t unit = threadIdx.x; unit < unitCount; unit += kMultiPassThreads)
         {
-            readScores<T, N, readsTensors>(plan, span, context, span.firstKey(unit), ignoreMask, scores);
+            loaded.readScores(span, context, span.firstKey(unit));
+            loaded.readMask(context, span.firstKey(unit));
+            loaded.scores(plan, context, span.firstKey(unit), scores);
 #pragma unroll
             for (int e = 0; e < N; ++e)
             {
                 scores[e] = fmaf(fastExp2((scores[e] - maximum) * factor), inverse, offset);
             }
-            span.write(span.firstKey(unit), scores);
+            Pack<T, N> result = toPack<T, N>(scores);
+            span.write(span.firstKey(unit), result);
         }
     }
 }

@@ -86,6 +86,14 @@ TEST(RowMask, ExcludesRunsWithoutAnyAllowedKeyOnly)
     EXPECT_TRUE(row.excludes(9, 16));
 }
 
+TEST(RowMask, CoversRunsOfAllowedKeysOnly)
+{
+    RowMask<int> const row{5, 9};
+    EXPECT_TRUE(row.covers(5, 9));
+    EXPECT_FALSE(row.covers(4, 9));
+    EXPECT_FALSE(row.covers(5, 10));
+}
+
 TEST(ScoreMap, ScalesThenCapsThenAddsTheBias)
 {
     EXPECT_FLOAT_EQ((ScoreMap{0.5F, 0.F})(3.F, 0.25F), 1.75F);

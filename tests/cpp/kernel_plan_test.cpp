@@ -45,13 +45,33 @@ SoftmaxPlan planOf(MaskedSoftmaxParams const& params)
     return plan;
 }
 
+TEST(Divisor, IsExactForEveryShortDividend)
+{
+    int64_t const largest = kShortDividends - 1;
+    for (int64_t const value : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{7}, int64_t{384}, int64_t{641}, int64_t{65535},
+             int64_t{65536}, int64_t{1000003}, (int64_t{1} << 30) + 1, largest - 1, largest})
+    {
+        Divisor const divisor(value);
+        for (int64_t multiple = 0; multiple <= largest; multiple += std::max(value, largest / 1000 / value * value))
+        {
+            for (int64_t const n : {multiple - 1, multiple, multiple + 1, largest})
+            {
+                if (n >= 0 && n <= largest)
+                {
+                    ASSERT_EQ(divisor.quotient(static_cast<uint32_t>(n)), n / value) << n << " / " << value;
+                }
+            }
+        }
+    }
+}
+
 TEST(SoftmaxPlan, CountsRowsAndRowsOfABatch)
 {
     SoftmaxPlan const plan = planOf(makeParams(8, 12, 384, 100));
     EXPECT_EQ(plan.rows, 8 * 12 * 384);
-    EXPECT_EQ(plan.rowsPerBatch, 12 * 384);
+    EXPECT_EQ(plan.rowsPerBatch.value, 12 * 384);
     EXPECT_EQ(plan.keys, 100);
-    EXPECT_FALSE(plan.readsTensors);
+    EXPECT_EQ(plan.tensors, MaskTensors::kNone);
 }
 
 TEST(SoftmaxPlan, MergesDimensionsThatAKeyMaskDoesNotTellApart)
@@ -60,11 +80,11 @@ TEST(SoftmaxPlan, MergesDimensionsThatAKeyMaskDoesNotTellApart)
     setStrides(params.keep, 128, 0, 0, 1);
     SoftmaxPlan const plan = planOf(params);
     ASSERT_EQ(plan.offsets.rank, 2);
-    EXPECT_EQ(plan.offsets.dims[0], 8);
-    EXPECT_EQ(plan.offsets.dims[1], 12 * 384);
+    EXPECT_EQ(plan.offsets.dims[0].value, 8);
+    EXPECT_EQ(plan.offsets.dims[1].value, 12 * 384);
     EXPECT_EQ(plan.offsets.keepStrides[0], 128);
     EXPECT_EQ(plan.offsets.keepStrides[1], 0);
-    EXPECT_TRUE(plan.readsTensors);
+    EXPECT_EQ(plan.tensors, MaskTensors::kKeepBytes);
 }
 
 TEST(SoftmaxPlan, AFullMaskIsOneDimension)
@@ -73,7 +93,7 @@ TEST(SoftmaxPlan, AFullMaskIsOneDimension)
     setStrides(params.bias, 12 * 384 * 128, 384 * 128, 128, 1);
     SoftmaxPlan const plan = planOf(params);
     ASSERT_EQ(plan.offsets.rank, 1);
-    EXPECT_EQ(plan.offsets.dims[0], 8 * 12 * 384);
+    EXPECT_EQ(plan.offsets.dims[0].value, 8 * 12 * 384);
     EXPECT_EQ(plan.offsets.biasStrides[0], 128);
 }
 
@@ -91,10 +111,40 @@ TEST(SoftmaxPlan, NegativeScaleAndSoftcapTakeTheGeneralPath)
 {
     MaskedSoftmaxParams params = makeParams(1, 1, 4, 8);
     params.scale = -1.F;
-    EXPECT_TRUE(planOf(params).readsTensors);
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
     params.scale = 1.F;
     params.softcap = 30.F;
-    EXPECT_TRUE(planOf(params).readsTensors);
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
+}
+
+TEST(SoftmaxPlan, VectorwiseMasksGetKernelsOfTheirOwn)
+{
+    MaskedSoftmaxParams params = makeParams(8, 12, 384, 128);
+    setStrides(params.bias, 128, 0, 0, 1);
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kBias);
+    params.scale = -1.F;
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kBias);
+    params.softcap = 30.F;
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
+    params.softcap = 0.F;
+    params.biasIsFloat32 = true;
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
+    params.biasIsFloat32 = false;
+    params.bias.data = address(0x2002);
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
+}
+
+TEST(SoftmaxPlan, MasksThatAreNotVectorwiseAreReadAnyWay)
+{
+    MaskedSoftmaxParams params = makeParams(8, 12, 384, 128);
+    setStrides(params.keep, 1, 0, 0, 0);
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
+    setStrides(params.keep, 128, 0, 0, 1);
+    params.keepType = KeepType::kInt64;
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
+    params = makeParams(8, 12, 384, 129);
+    setStrides(params.keep, 129, 0, 0, 1);
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
 }
 
 TEST(SoftmaxPlan, AddressesDecideTheStrategy)
@@ -104,7 +154,7 @@ TEST(SoftmaxPlan, AddressesDecideTheStrategy)
     params.scores = address(0x1002);
     EXPECT_EQ(planOf(params).policy.strategy, Strategy::kMultiPassElements);
     params.probabilities = address(0x100002);
-    EXPECT_EQ(planOf(params).policy.strategy, Strategy::kVectors);
+    EXPECT_EQ(planOf(params).policy.strategy, Strategy::kShiftedVectors);
 }
 
 TEST(SoftmaxPlan, EmptyTensorsAreFineAndHaveNoRows)

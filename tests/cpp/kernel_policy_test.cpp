@@ -43,7 +43,7 @@ TEST(SoftmaxPolicy, EveryLengthGetsTheSmallestRungThatHoldsIt)
                 ASSERT_FALSE(isWhole);
                 ASSERT_LE(keys, kElementRungs[policy.rung].capacity());
             }
-            else if (policy.strategy == Strategy::kVectors)
+            else if (policy.strategy == (isWhole ? Strategy::kVectors : Strategy::kShiftedVectors))
             {
                 ASSERT_LE(vectors, kVectorRungs[policy.rung].capacity());
                 ASSERT_TRUE(policy.rung == 0 || vectors > kVectorRungs[policy.rung - 1].capacity());

@@ -63,7 +63,7 @@ def random_operand(rng: np.random.Generator, role: str, shape: tuple[int, ...], 
     operand_shape = broadcastable(rng, shape)
     if role == Role.KEEP:
         kept = rng.random(operand_shape) < rng.choice([0.05, 0.5, 0.9])
-        return kept.astype(rng.choice(KEEP_DTYPES)) * (1 if rng.random() < 0.5 else -1 if rng.random() < 0.5 else 1)
+        return (kept * int(rng.choice([1, 2, 100]))).astype(rng.choice(KEEP_DTYPES))
     bias = rng.standard_normal(operand_shape) * 2
     bias[rng.random(operand_shape) < 0.2] = rng.choice([-np.inf, -1e4, 0.0])
     return bias.astype(np.float32 if rng.random() < 0.4 else dtype)

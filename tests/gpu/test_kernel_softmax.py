@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import ml_dtypes
 import numpy as np
 import pytest
 from cuda.bindings import runtime as cudart
@@ -89,7 +90,7 @@ def test_nan_and_infinity_reach_their_own_row_only(empty_rows: str, keys: int) -
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_lowest_bias_absorbs_the_scores_as_the_exporters_mean_it(dtype: str) -> None:
     scores = normal((2, 1, 2, 40), dtype)
-    lowest = float(np.finfo(np.float32).min) if dtype != "float16" else -65504.0
+    lowest = float(ml_dtypes.finfo(DTYPES[dtype]).min)
     bias = np.zeros((2, 1, 1, 40), DTYPES[dtype])
     bias[:, :, :, 30:] = lowest
     bias[1] = lowest

@@ -1,0 +1,34 @@
+"""Files that appear whole or not at all. In: a target and its bytes. Out: the file, renamed into place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from attngraft.errors import BuildError
+
+__all__ = ["write_atomically"]
+
+
+def write_atomically(contents: Mapping[Path, bytes | memoryview]) -> None:
+    """Writes every file under a temporary name beside its target, then renames all of them.
+
+    Raises BuildError, and leaves the targets as they were, when one of them cannot be written.
+    """
+    staged: dict[Path, Path] = {}
+    try:
+        for target, data in contents.items():
+            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+            staged[temporary] = target
+            with open(temporary, "wb") as file:
+                file.write(data)
+        for temporary, target in staged.items():
+            os.replace(temporary, target)
+    except OSError as error:
+        raise BuildError(
+            f"{target}: cannot be written ({error.strerror or error}); choose another path or free space"
+        ) from None
+    finally:
+        for temporary in staged:
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,82 @@
+"""Memory of a session: a pool on the device, buffers from it at fixed addresses, and pinned staging on the host."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from attngraft.errors import EngineError
+from attngraft.runtime.cuda import LEGACY_STREAM, call, cuda_driver, cuda_runtime, device_scope
+
+__all__ = ["DeviceBuffer", "MemoryPool", "PinnedBuffer", "copy_async"]
+
+_KEEP_ALL = 2**64 - 1
+"""Release threshold of the pool: memory is kept for the next run rather than given back at every synchronisation."""
+
+
+def copy_async(target: int, source: int, nbytes: int, stream: int) -> None:
+    """Copies between any two of host and device; the addresses say which."""
+    if nbytes:
+        call("cudaMemcpyAsync", target, source, nbytes, cuda_runtime().cudaMemcpyKind.cudaMemcpyDefault, stream)
+
+
+class MemoryPool:
+    """Device memory from which allocation waits for nobody. It lives until its last buffer is freed."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        runtime = cuda_runtime()
+        properties = runtime.cudaMemPoolProps()
+        properties.allocType = runtime.cudaMemAllocationType.cudaMemAllocationTypePinned
+        properties.location.type = runtime.cudaMemLocationType.cudaMemLocationTypeDevice
+        properties.location.id = device
+        self._pool = call("cudaMemPoolCreate", properties)
+        threshold = cuda_driver().cuuint64_t(_KEEP_ALL)
+        call("cudaMemPoolSetAttribute", self._pool, runtime.cudaMemPoolAttr.cudaMemPoolAttrReleaseThreshold, threshold)
+
+    def allocate(self, nbytes: int, stream: int) -> DeviceBuffer:
+        """A buffer that work in `stream` may use at once."""
+        # An address is needed for an empty tensor too: TensorRT refuses a null one.
+        return DeviceBuffer(self, int(call("cudaMallocFromPoolAsync", max(nbytes, 1), self._pool, stream)), nbytes)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pool"):
+            cuda_runtime().cudaMemPoolDestroy(self._pool)
+
+
+class DeviceBuffer:
+    """Device memory at one address for as long as this object lives.
+
+    Freed in the order of the legacy default stream: work of that stream, and work that others have finished, is safe.
+    """
+
+    def __init__(self, pool: MemoryPool, address: int, nbytes: int) -> None:
+        self._pool = pool
+        self.address = address
+        self.nbytes = nbytes
+
+    def __del__(self) -> None:
+        # When the process ends, the driver may be gone already, and the memory with it.
+        with contextlib.suppress(EngineError), device_scope(self._pool.device):
+            cuda_runtime().cudaFreeAsync(self.address, LEGACY_STREAM)
+
+
+class PinnedBuffer:
+    """Page-locked host memory, from which copies to the device run beside other work."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = max(nbytes, 1)
+        self.address = int(call("cudaHostAlloc", self.nbytes, 0))
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """A view of the buffer's start. The buffer must outlive it."""
+        count = int(np.prod(shape, dtype=np.int64))
+        block = (ctypes.c_char * (count * dtype.itemsize)).from_address(self.address)
+        return np.frombuffer(block, dtype=dtype, count=count).reshape(shape)
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            cuda_runtime().cudaFreeHost(self.address)

@@ -1,0 +1,121 @@
+"""The few CUDA calls that the runtime needs, with errors raised. In: cuda-python's result tuples. Out: values.
+
+cuda-bindings is imported when the first object that needs a GPU is made, so that importing attngraft needs no CUDA.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from attngraft.errors import EngineError, MissingDependency
+
+__all__ = ["LEGACY_STREAM", "Event", "Stream", "call", "cuda_driver", "cuda_runtime", "device_scope", "require_device"]
+
+LEGACY_STREAM = 1
+"""Handle of the default stream that all blocking streams synchronise with (cudaStreamLegacy)."""
+
+_EVENT_DISABLE_TIMING = 2  # cudaEventDisableTiming
+_STREAM_NON_BLOCKING = 1  # cudaStreamNonBlocking
+
+
+@functools.cache
+def cuda_runtime() -> ModuleType:
+    """`cuda.bindings.runtime`. Raises MissingDependency when it is not installed."""
+    try:
+        from cuda.bindings import runtime
+    except ImportError:
+        raise MissingDependency(
+            "running an engine needs cuda-python; install it with: pip install 'attngraft[runtime]'"
+        ) from None
+    return runtime
+
+
+@functools.cache
+def cuda_driver() -> ModuleType:
+    """`cuda.bindings.driver`. Raises MissingDependency when it is not installed."""
+    cuda_runtime()
+    from cuda.bindings import driver
+
+    return driver
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Calls a function of the CUDA runtime; returns its value, a tuple of values, or None. Raises EngineError."""
+    runtime = cuda_runtime()
+    error, *values = getattr(runtime, name)(*arguments)
+    if error != runtime.cudaError_t.cudaSuccess:
+        runtime.cudaGetLastError()  # or the next call that checks would report this error again
+        text = runtime.cudaGetErrorString(error)[1].decode()
+        raise EngineError(f"{name}: {error.name} ({text})")
+    return values[0] if len(values) == 1 else (tuple(values) or None)
+
+
+def require_device(index: int) -> None:
+    """Raises MissingDependency where there is no GPU, and EngineError where there is none of that index."""
+    runtime = cuda_runtime()
+    error, count = runtime.cudaGetDeviceCount()
+    if error != runtime.cudaError_t.cudaSuccess or not count:
+        text = runtime.cudaGetErrorString(error)[1].decode() if error.value else "none is visible"
+        raise MissingDependency(
+            f"no NVIDIA GPU can be used here ({text}); run the engine on a machine with a GPU and driver"
+        )
+    if not 0 <= index < count:
+        raise EngineError(f"device {index}: this machine has {count} GPU(s), numbered from 0; choose one of them")
+
+
+@contextmanager
+def device_scope(index: int) -> Iterator[None]:
+    """Makes a GPU current in this thread, and the thread's former context again at the end.
+
+    The context, not the device, is what is put back: pycuda's contexts are not the device's primary one.
+    """
+    driver = cuda_driver()
+    _, former = driver.cuCtxGetCurrent()
+    call("cudaSetDevice", index)
+    try:
+        yield
+    finally:
+        if former is not None and int(former):
+            driver.cuCtxSetCurrent(former)
+
+
+class Event:
+    """A point in a stream's work."""
+
+    def __init__(self) -> None:
+        self._event = call("cudaEventCreateWithFlags", _EVENT_DISABLE_TIMING)
+
+    def record(self, stream: int) -> None:
+        call("cudaEventRecord", self._event, stream)
+
+    def block(self, stream: int) -> None:
+        """Work put into `stream` from now on waits for the event; the caller does not."""
+        call("cudaStreamWaitEvent", stream, self._event, 0)
+
+    def wait(self) -> None:
+        """The caller waits."""
+        call("cudaEventSynchronize", self._event)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_event"):
+            cuda_runtime().cudaEventDestroy(self._event)
+
+
+class Stream:
+    """A stream apart from the legacy default stream, so that it can be captured while others work."""
+
+    def __init__(self) -> None:
+        self._stream = call("cudaStreamCreateWithFlags", _STREAM_NON_BLOCKING)
+        self.handle = int(self._stream)
+
+    def wait(self) -> None:
+        """The caller waits for all work of the stream."""
+        call("cudaStreamSynchronize", self.handle)
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            cuda_runtime().cudaStreamDestroy(self._stream)

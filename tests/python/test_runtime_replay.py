@@ -1,0 +1,283 @@
+"""When a session runs plainly, captures, replays, falls back and refuses; on a GPU made of host memory."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import cuda.bindings
+import numpy as np
+import pytest
+
+from attngraft.engine.backends import Backend
+from attngraft.errors import CaptureError, EngineError
+from attngraft.runtime import DeviceArray, Session, preflight, session
+from attngraft.runtime.cuda import LEGACY_STREAM, cuda_driver, cuda_runtime
+from fake_gpu import SUCCESS, FakeContext, FakeDriver, FakeRuntime, fake_tensorrt, write_fake_plan
+
+
+@dataclass
+class Bench:
+    gpu: FakeRuntime
+    context: FakeContext
+    engine: Path
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    gpu = FakeRuntime()
+    module, context = fake_tensorrt(gpu)
+    monkeypatch.setattr(cuda.bindings, "runtime", gpu)
+    monkeypatch.setattr(cuda.bindings, "driver", FakeDriver)
+    cuda_runtime.cache_clear()
+    cuda_driver.cache_clear()
+    for user in (preflight, session):
+        monkeypatch.setattr(user, "load_backend", lambda name: Backend("tensorrt", "TensorRT", module))
+    monkeypatch.setattr(preflight, "describe_device", lambda index: None)
+    yield Bench(gpu, context, write_fake_plan(tmp_path / "model.engine"))
+    gc.collect()  # what is left must be freed by the GPU that it is from
+    cuda_runtime.cache_clear()
+    cuda_driver.cache_clear()
+
+
+def rows(count: int, first: float = 0.0) -> np.ndarray:
+    return np.arange(count * 4, dtype=np.float32).reshape(count, 4) + np.float32(first)
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    return 2 * x + 1
+
+
+class CudaArray:
+    """What pycuda and CuPy give: a `__cuda_array_interface__`, here over host memory."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.__cuda_array_interface__ = array.__array_interface__ | {"version": 2}
+
+
+def test_one_plain_run_then_replays(bench: Bench) -> None:
+    with Session(bench.engine) as run:
+        for first in range(5):
+            x = rows(2, first)
+            np.testing.assert_array_equal(run.run({"x": x})["y"], expected(x))
+        found = run.statistics
+    assert (found.plain_runs, found.captures, found.replays, found.fallbacks) == (1, 1, 4, 0)
+    assert bench.gpu.launches == 5  # the replay that checks the capture, and four more
+
+
+def test_other_shapes_capture_anew(bench: Bench) -> None:
+    with Session(bench.engine) as run:
+        for count in (2, 2, 8, 8, 2, 2, 1):
+            x = rows(count)
+            np.testing.assert_array_equal(run.run({"x": x})["y"], expected(x))
+        assert (run.statistics.plain_runs, run.statistics.captures, run.statistics.replays) == (4, 4, 3)
+        assert len(bench.gpu.graphs) == 1
+
+
+def test_without_a_graph(bench: Bench) -> None:
+    with Session(bench.engine, cuda_graph=False) as run:
+        for first in range(3):
+            x = rows(2, first)
+            np.testing.assert_array_equal(run.run({"x": x})["y"], expected(x))
+        assert (run.statistics.plain_runs, run.statistics.captures, run.statistics.fallbacks) == (3, 0, 0)
+    assert bench.gpu.launches == 0
+
+
+def test_outputs_do_not_alias(bench: Bench) -> None:
+    with Session(bench.engine) as run:
+        outputs = [run.run({"x": rows(2, first)})["y"] for first in range(4)]
+    for first, output in enumerate(outputs):
+        np.testing.assert_array_equal(output, expected(rows(2, first)))
+
+
+def test_a_replay_that_differs_is_never_an_answer(bench: Bench) -> None:
+    bench.context.replay_error = 1e-7
+    with Session(bench.engine) as run:
+        for _ in range(2):
+            with pytest.raises(CaptureError, match="replay differs from the plain run"):
+                run.run({"x": np.zeros((1, 4), np.float32)})
+        assert run.statistics.replays == 0
+    assert not bench.gpu.graphs
+
+
+def test_a_replay_that_writes_nothing_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeRuntime, "cudaGraphLaunch", FakeRuntime._nothing)
+    with Session(bench.engine) as run, pytest.raises(CaptureError):
+        run.run({"x": rows(1)})
+
+
+def test_an_engine_that_is_not_deterministic_runs_plainly(bench: Bench) -> None:
+    bench.context.drift = 1.0
+    with Session(bench.engine) as run:
+        with pytest.warns(RuntimeWarning, match="two plain runs differ"):
+            run.run({"x": rows(1)})
+        run.run({"x": rows(1)})
+        assert (run.statistics.plain_runs, run.statistics.replays, run.statistics.fallbacks) == (2, 0, 2)
+
+
+@pytest.mark.parametrize("cause", ["capture fails", "TensorRT says no"])
+def test_what_cannot_be_captured_runs_plainly_and_says_so_once(bench: Bench, cause: str) -> None:
+    bench.gpu.fail_capture = cause == "capture fails"
+    bench.context.capturable = cause != "TensorRT says no"
+    with Session(bench.engine) as run:
+        with pytest.warns(RuntimeWarning, match="runs without a CUDA graph") as caught:
+            for count in (1, 1, 3):
+                np.testing.assert_array_equal(run.run({"x": rows(count)})["y"], expected(rows(count)))
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        found = run.statistics
+    assert (found.plain_runs, found.captures, found.fallbacks) == (3, 0, 3)
+    assert found.fallback_reason is not None and "captured" in found.fallback_reason
+
+
+def test_an_enqueue_error_is_raised(bench: Bench) -> None:
+    with Session(bench.engine) as run:
+        bench.context.fail = True
+        with pytest.raises(EngineError, match="TensorRT reports an error while running"):
+            run.run({"x": rows(2)})
+        bench.context.fail = False
+        np.testing.assert_array_equal(run.run({"x": rows(2)})["y"], expected(rows(2)))
+
+
+def test_shapes_that_contradict_each_other(bench: Bench) -> None:
+    with Session(bench.engine) as run:
+        bench.context.contradiction = True
+        with pytest.raises(EngineError, match="do not fit together: shape inference failed"):
+            run.run({"x": rows(2)})
+        bench.context.contradiction = False
+        np.testing.assert_array_equal(run.run({"x": rows(2)})["y"], expected(rows(2)))
+
+
+def test_a_data_dependent_output_is_refused(bench: Bench) -> None:
+    with Session(bench.engine) as run:
+        bench.context.output_shape = (-1, 4)
+        with pytest.raises(EngineError, match="output 'y': its shape depends on the input's values"):
+            run.run({"x": rows(2)})
+        bench.context.output_shape = None
+        np.testing.assert_array_equal(run.run({"x": rows(2)})["y"], expected(rows(2)))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ({}, "'x': is not given"),
+        ({"x": rows(9)}, "outside the engine's profile"),
+        ({"x": rows(2).astype(np.float64)}, "is float64"),
+        ({"x": rows(2), "z": rows(2)}, "no such input"),
+    ],
+)
+def test_refused_inputs_leave_the_graph_alone(bench: Bench, inputs: dict[str, np.ndarray], reason: str) -> None:
+    with Session(bench.engine) as run:
+        run.run({"x": rows(2)})
+        with pytest.raises(EngineError, match=reason):
+            run.run(inputs)
+        run.run({"x": rows(2)})
+        assert run.statistics.replays == 1
+
+
+def test_non_contiguous_numpy_inputs_are_copied(bench: Bench) -> None:
+    x = rows(8)[::-2]
+    with Session(bench.engine) as run:
+        np.testing.assert_array_equal(run.run({"x": x})["y"], expected(x))
+
+
+def test_everything_is_freed(bench: Bench) -> None:
+    run = Session(bench.engine)
+    for count in (2, 8, 1):
+        run.run({"x": rows(count)})
+    run.close()
+    run.close()
+    gc.collect()
+    assert not bench.gpu.memory
+    assert not bench.gpu.graphs
+    with pytest.raises(EngineError, match="the session is closed"):
+        run.run({"x": rows(2)})
+
+
+def test_a_session_let_go_frees_everything(bench: Bench) -> None:
+    run = Session(bench.engine)
+    run.run({"x": rows(2)})
+    del run
+    gc.collect()
+    assert not bench.gpu.memory
+
+
+def on_device(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets every address pass for one on the fake GPU."""
+    place = SimpleNamespace(type=bench.gpu.cudaMemoryType.cudaMemoryTypeDevice, device=0)
+    monkeypatch.setattr(bench.gpu, "cudaPointerGetAttributes", lambda address: (SUCCESS, place), raising=False)
+
+
+def test_device_arrays_in_give_device_arrays_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_device(bench, monkeypatch)
+    with Session(bench.engine) as run:
+        arrays = [rows(2, first) for first in range(4)]  # at four addresses
+        outputs = [run.run({"x": CudaArray(array)})["y"] for array in arrays]
+        assert (run.statistics.captures, run.statistics.replays) == (1, 3)
+    for array, output in zip(arrays, outputs):
+        assert isinstance(output, DeviceArray)
+        assert (output.shape, output.dtype, output.nbytes) == ((2, 4), "float32", 32)
+        np.testing.assert_array_equal(output.numpy(), expected(array))
+        assert output.__cuda_array_interface__["typestr"] == "<f4"
+    # Outputs outlive their session, and are freed when nobody holds them.
+    assert bench.gpu.memory
+    del outputs, output
+    gc.collect()
+    assert not bench.gpu.memory
+
+
+@pytest.mark.parametrize(
+    ("interface", "caller", "waited_for"),
+    [
+        ({"version": 2}, None, [LEGACY_STREAM]),
+        ({"version": 3, "stream": None}, None, [LEGACY_STREAM]),
+        ({"version": 3, "stream": 7}, None, [7]),
+        ({"version": 2}, 9, [9]),
+        ({"version": 3, "stream": None}, 9, [9]),
+        ({"version": 3, "stream": 7}, 9, [9, 7]),
+    ],
+)
+def test_which_streams_are_waited_for(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    interface: dict[str, object],
+    caller: int | None,
+    waited_for: list[int],
+) -> None:
+    on_device(bench, monkeypatch)
+    array = CudaArray(rows(2))
+    array.__cuda_array_interface__ |= interface
+    with Session(bench.engine) as run:
+        run.run({"x": rows(2)})
+        recorded: list[int] = []
+
+        def record(event: object, stream: int) -> tuple[object]:
+            recorded.append(stream)
+            return (SUCCESS,)
+
+        monkeypatch.setattr(bench.gpu, "cudaEventRecord", record, raising=False)
+        run.run({"x": array}, stream=caller)
+        own = run._stream.handle
+    assert [stream for stream in recorded if stream != own] == waited_for
+
+
+@pytest.mark.parametrize("stream", ["not a stream", 1.5, True, object()])
+def test_what_is_no_stream(bench: Bench, stream: object) -> None:
+    with Session(bench.engine) as run, pytest.raises(EngineError, match="stream: .* is no CUDA stream"):
+        run.run({"x": rows(2)}, stream=stream)
+
+
+def test_streams_by_handle_and_by_protocol(bench: Bench) -> None:
+    protocol = type("Stream", (), {"__cuda_stream__": lambda self: (0, 7)})()
+    with Session(bench.engine) as run:
+        for stream in (0, 7, protocol):
+            np.testing.assert_array_equal(run.run({"x": rows(2)}, stream=stream)["y"], expected(rows(2)))
+
+
+def test_no_such_device(bench: Bench) -> None:
+    with pytest.raises(EngineError, match="device 3: this machine has 1 GPU"):
+        Session(bench.engine, device=3)

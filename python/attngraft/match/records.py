@@ -1,0 +1,116 @@
+"""What matching found, as frozen records. Lowering works from these alone and looks for no pattern itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from attngraft.contract import MaskedSoftmax, Role
+
+__all__ = ["LOWERINGS", "Bypass", "MaskPart", "ModelSites", "OtherSoftmax", "Scale", "Site"]
+
+LOWERINGS = ("keep", "softmax", "native", "attention")
+"""What a site can become, in the order in which reports show it."""
+
+
+@dataclass(frozen=True)
+class MaskPart:
+    """One thing that masks or biases the scores.
+
+    form     how the model has it: "add" (a tensor is added to the scores), "add-where" (one that is 0 or a fill)
+             or "where" (a Where between the scores and a fill).
+    role     the operand that it becomes.
+    tensors  what the operand is made of: the added tensors (summed, if several), or the condition.
+    invert   whether the condition is true where masked.
+    fill     what masked places get; 0 for "add".
+    added    the tensor that an "add-where" adds.
+    """
+
+    form: str
+    role: str
+    tensors: tuple[str, ...]
+    invert: bool = False
+    fill: float = 0.0
+    added: str | None = None
+
+    def as_bias(self) -> MaskPart:
+        """The same mask as an additive operand, whatever its form of adding."""
+        return self if self.added is None else MaskPart("add", Role.BIAS, (self.added,))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale of a site: `value` goes into the node; `places` says where the model has it ("scores", "query", "key",
+    "computed"), and `note` what stays in the graph and why."""
+
+    value: float = 1.0
+    places: tuple[str, ...] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Bypass:
+    """Input `index` of the node that makes `consumer` is to read `tensor` instead: how a folded Mul drops out."""
+
+    consumer: str
+    index: int
+    tensor: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention softmax.
+
+    name            stable and unique in the model: the softmax node's name, or its output's.
+    graph           path of the graph that holds it; "" is the main graph, others are "node/attribute".
+    node            first output of the softmax (or fused attention) node, which identifies it in its graph.
+    scores          tensor that enters the lowered node; everything between it and `probabilities` is absorbed.
+    probabilities   tensor that the lowered node makes in place of the present one.
+    config          the contract's configuration that equals the site; None when no softmax lowering is possible.
+    masks           what becomes the node's operands, in the order of config.operands.
+    bypasses        scale nodes that go because their factor is in config.scale.
+    guard           whether an IsNaN -> Where(0) behind the softmax is absorbed.
+    dtype, rank     the scores' type, in the contract's words, and rank; None when not known.
+    heads, head_size, layout
+                    as far as shapes and nodes show them; layout is "bshd" when Q is transposed from [B, S, H, D],
+                    "packed" when it is cut from one projection.
+    consumers       labels of the nodes that read the probabilities.
+    is_output       whether the probabilities are an output of the graph.
+    lowerings       for each lowering None if it is possible, else the reason why not.
+    """
+
+    name: str
+    graph: str
+    node: str
+    scores: str
+    probabilities: str
+    config: MaskedSoftmax | None
+    masks: tuple[MaskPart, ...]
+    scale: Scale
+    bypasses: tuple[Bypass, ...]
+    guard: bool
+    dtype: str | None
+    rank: int | None
+    heads: int | None
+    head_size: int | None
+    layout: str | None
+    consumers: tuple[str, ...]
+    is_output: bool
+    lowerings: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class OtherSoftmax:
+    """A softmax that is left alone because it is no attention, or none that can be looked into; `reason` says which."""
+
+    name: str
+    graph: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ModelSites:
+    """Everything found in one model, in the order of its nodes, outer graphs before inner ones."""
+
+    sites: tuple[Site, ...]
+    others: tuple[OtherSoftmax, ...]

@@ -1,0 +1,26 @@
+"""ONNX files in and out, and the read-only view of their graphs that matching works on."""
+
+from attngraft.onnx_graph.dtypes import dtype_name, numpy_dtype, onnx_dtype
+from attngraft.onnx_graph.external import external_files
+from attngraft.onnx_graph.load import MIN_OPSET, load_model
+from attngraft.onnx_graph.save import StagedModel, save_model, stage_model
+from attngraft.onnx_graph.view import GraphView, node_label
+from attngraft.onnx_graph.walk import default_opset, graph_attributes, walk_graphs, walk_tensors
+
+__all__ = [
+    "MIN_OPSET",
+    "GraphView",
+    "StagedModel",
+    "default_opset",
+    "dtype_name",
+    "external_files",
+    "graph_attributes",
+    "load_model",
+    "node_label",
+    "numpy_dtype",
+    "onnx_dtype",
+    "save_model",
+    "stage_model",
+    "walk_graphs",
+    "walk_tensors",
+]

@@ -1,0 +1,152 @@
+"""Inputs drawn from a model's own description: ids within their tables, masks in every pattern, normal floats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from attngraft.match import match_model
+from attngraft.onnx_graph import numpy_dtype
+from attngraft.verify.masks import MASK_PATTERNS, attend_pattern
+from attngraft.verify.shapes import FLOAT_TYPES, InputSpec, input_specs
+
+__all__ = ["InputCase", "InputKinds", "draw_inputs", "input_kinds"]
+
+SAFE_ID_RANGE = 2
+"""Ids below 2 are valid in every table with more than one row: segments, languages, positions of two tokens."""
+
+ADDITIVE_FILL = -500.0
+"""What masked places of an additive fp32 mask get: exp(-500) is 0, and a score added to it keeps 4 decimals, so that
+a row in which everything is masked is still the same row. Half types get -inf: there, any number low enough to mask
+rounds the scores."""
+
+HALF_TYPES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+FOLLOWED = frozenset(
+    {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Slice", "Flatten", "Transpose", "Clip"}
+)
+"""Operators through which an id stays an id, or a mask a mask."""
+
+NOT_FOLLOWED = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "Shape", "Size", "LayerNormalization"})
+"""Above these are the activations, or nothing but sizes."""
+
+
+@dataclass(frozen=True)
+class InputCase:
+    """One set of inputs, by name, and what it is in words."""
+
+    label: str
+    feeds: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class InputKinds:
+    """What the inputs are: masks (those in `additive` hold 0 and a large negative number, those in `inverted` are true
+    where masked), and the exclusive upper bound of each integer or boolean input that is no mask."""
+
+    specs: tuple[InputSpec, ...]
+    masks: frozenset[str]
+    additive: frozenset[str]
+    inverted: frozenset[str]
+    id_bounds: Mapping[str, int]
+
+
+def input_kinds(model: ModelProto) -> InputKinds:
+    """Reads names, types and the graph: an id's bound is the size of the table that it indexes."""
+    specs = input_specs(model)
+    masks = {spec.name for spec in specs if "mask" in spec.name.lower() or spec.dtype == TensorProto.BOOL}
+    masks -= {spec.name for spec in specs if not spec.dims}
+    additive = _additive_inputs(model) & {spec.name for spec in specs if spec.dtype in FLOAT_TYPES}
+    tables = {spec.name: _table_rows(model.graph, spec.name) for spec in specs}
+    masks |= additive | {name for name in _inputs_above_softmaxes(model) if name in tables and tables[name] is None}
+    return InputKinds(
+        specs=specs,
+        masks=frozenset(masks),
+        additive=frozenset(additive),
+        inverted=frozenset(name for name in masks if "padding" in name.lower()),
+        id_bounds={
+            spec.name: tables[spec.name] or SAFE_ID_RANGE
+            for spec in specs
+            if spec.dtype not in FLOAT_TYPES and spec.name not in masks
+        },
+    )
+
+
+def draw_inputs(kinds: InputKinds, shapes: Mapping[str, tuple[int, ...]], seed: int) -> Iterator[InputCase]:
+    """One case for each mask pattern, or two random ones for a model without a mask. The same seed gives the same."""
+    for number, pattern in enumerate(MASK_PATTERNS if kinds.masks else ("random", "random again")):
+        generator = np.random.default_rng((seed, number))
+        feeds = {spec.name: _draw(kinds, spec, shapes[spec.name], pattern, generator) for spec in kinds.specs}
+        # One shape says which sizes were used: that of the largest input.
+        largest = max(shapes.values(), key=np.prod, default=())
+        yield InputCase(f"{pattern} {'x'.join(map(str, largest))}", feeds)
+
+
+def _draw(
+    kinds: InputKinds, spec: InputSpec, shape: tuple[int, ...], pattern: str, generator: np.random.Generator
+) -> np.ndarray:
+    dtype = numpy_dtype(spec.dtype)
+    if spec.name in kinds.masks:
+        attend = attend_pattern(pattern, shape, generator)
+        if spec.name in kinds.additive:
+            fill = -np.inf if spec.dtype in HALF_TYPES else ADDITIVE_FILL
+            return np.where(attend, 0.0, fill).astype(dtype)
+        return (attend != (spec.name in kinds.inverted)).astype(dtype)
+    if spec.dtype in FLOAT_TYPES:
+        return np.asarray(generator.standard_normal(shape)).astype(dtype)
+    return np.asarray(generator.integers(0, kinds.id_bounds[spec.name], shape)).astype(dtype)
+
+
+def _additive_inputs(model: ModelProto) -> set[str]:
+    """The inputs that a site adds to its scores, followed up through shape operators."""
+    makers = {output: node for node in model.graph.node for output in node.output}
+    found = set()
+    for site in match_model(model).sites:
+        for mask in site.masks:
+            for name in mask.tensors if mask.form == "add" else ():
+                while name in makers and makers[name].op_type in FOLLOWED:
+                    name = makers[name].input[0]
+                found.add(name)
+    return found
+
+
+def _inputs_above_softmaxes(model: ModelProto) -> set[str]:
+    """The inputs whose values reach the scores other than through Q and K: masks, whatever their names are."""
+    makers = {output: node for node in model.graph.node for output in node.output if output}
+    pending = [makers[site.node].input[0] for site in match_model(model).sites if site.node in makers and site.scores]
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        node = makers.get(name)
+        if node is not None and node.op_type not in NOT_FOLLOWED:
+            pending += [read for read in node.input if read]
+    return seen & {value.name for value in model.graph.input}
+
+
+def _table_rows(graph: GraphProto, name: str) -> int | None:
+    """The number of rows of the smallest table that the input indexes through a Gather; None if there is none."""
+    tables = {tensor.name: tensor for tensor in graph.initializer}
+    readers: dict[str, list[NodeProto]] = {}
+    for node in graph.node:
+        for read in node.input:
+            readers.setdefault(read, []).append(node)
+    rows: list[int] = []
+    pending, seen = [name], set()
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for node in readers.get(current, []):
+            if node.op_type == "Gather" and node.input[1] == current and node.input[0] in tables:
+                axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+                rows.append(tables[node.input[0]].dims[axis])
+            elif node.op_type in FOLLOWED and node.input[0] == current:
+                pending.append(node.output[0])
+    return max(min(rows), 1) if rows else None

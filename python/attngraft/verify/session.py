@@ -1,0 +1,63 @@
+"""Running a model in ONNX Runtime on the CPU, as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from attngraft.errors import MissingDependency, VerificationError
+
+__all__ = ["ReferenceSession"]
+
+MAX_REASON = 160
+"""Characters of ONNX Runtime's message that are shown: the reason comes first, paths into its source after it."""
+
+
+class ReferenceSession:
+    """A model in ONNX Runtime. Give a path for models with external data or above 2 GB."""
+
+    def __init__(self, model: ModelProto | str | Path, what: str) -> None:
+        """`what` names the model in errors: "original" or "rewritten"."""
+        try:
+            import onnxruntime
+        except ImportError:
+            raise MissingDependency(
+                "onnxruntime is not installed; pip install onnxruntime, or use --no-verify"
+            ) from None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # failures arrive as exceptions
+        # Its attention fusions change the result for left-padded and holed masks, so that it would not be the model
+        # any more.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        self._what = what
+        source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
+        try:
+            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime raises a dozen unrelated classes
+            raise VerificationError(
+                f"the {what} model does not load in ONNX Runtime, so it cannot be verified: {_one_line(error)}; "
+                "export it again, or use --no-verify"
+            ) from None
+        self.outputs = [output.name for output in self._session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name. Raises VerificationError when ONNX Runtime refuses the inputs."""
+        try:
+            values = self._session.run(self.outputs, dict(feeds))
+        except Exception as error:  # as above
+            shapes = ", ".join(f"{name}={'x'.join(map(str, array.shape))}" for name, array in feeds.items())
+            raise VerificationError(f"the {self._what} model does not run with {shapes}: {_one_line(error)}") from None
+        outputs = dict(zip(self.outputs, values, strict=True))
+        for name, value in outputs.items():
+            if not isinstance(value, np.ndarray):
+                raise VerificationError(
+                    f"output {name!r} is no tensor; such models cannot be verified, use --no-verify"
+                )
+        return outputs
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:MAX_REASON]

@@ -1,0 +1,114 @@
+# Two commands on a fresh machine with Python 3.10 or newer, a C++ compiler and make:
+#   make demo     a real model, from ONNX to an engine with the plugin in it
+#   make test     every test that needs no GPU
+# Each makes .venv, installs what it needs into it and compiles the plugin; a second call finds that done.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+# A developer build compiles for one architecture, this machine's or that of an H200: minutes saved.
+CUDA_ARCHITECTURES ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .),90)
+# The GPU targets run with this interpreter as it is and install nothing (offline machines); empty: with .venv.
+GPU_PYTHON ?=
+COMPUTE_SANITIZER ?= compute-sanitizer
+# Random kernel cases under compute-sanitizer, which slows them a hundredfold.
+SANITIZED_CASES ?= 100
+PYTEST_OPTIONS ?=
+
+BUILD := build/dev
+STAMPS := $(VENV)/stamps
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+CONSTRAINTS := tests/constraints.txt
+BUILD_FILES := CMakeLists.txt pyproject.toml $(CONSTRAINTS) Makefile
+SOURCES := $(shell find plugin cmake python onnx_export tests/cpp -type f -not -path '*/__pycache__/*')
+
+# $(call install,EXTRAS,OPTIONS): first what the package and its extras need, then the package. That is compiled in $(BUILD),
+# where the C++ tests run too, with the tools in .venv, so that only what changed is compiled again.
+define install
+@$(VENV)/bin/python tools/requirements.py $(1) > $(VENV)/requirements.txt
+@$(PIP) install --constraint $(CONSTRAINTS) --requirement $(VENV)/requirements.txt
+@PATH="$(abspath $(VENV))/bin:$$PATH" $(PIP) install --no-deps --no-build-isolation --config-settings=build-dir=$(BUILD) \
+  --config-settings=cmake.define.ATTNGRAFT_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES) $(2) .
+endef
+
+ifdef GPU_PYTHON
+GPU_RUN := $(GPU_PYTHON)
+GPU_READY :=
+else
+GPU_RUN := $(VENV)/bin/python
+GPU_READY := $(STAMPS)/test $(STAMPS)/tensorrt
+export ATTNGRAFT_TEST_ABI ?= $(abspath $(BUILD))/lib/libattngraft_test_abi.so
+endif
+
+.PHONY: help venv demo test cpp-test python-test gpu-test sanitize bench wheel clean
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(STAMPS)/demo $(STAMPS)/tensorrt  ## A trained ViT: inspect, rewrite, verify, build, run where a GPU is
+	@$(VENV)/bin/python demo/demo.py
+
+test: cpp-test python-test  ## The C++ and Python tests, none of which needs a GPU
+
+cpp-test: $(STAMPS)/test
+	@echo "== C++ tests"
+	@$(VENV)/bin/ctest --test-dir $(BUILD) --output-on-failure
+
+python-test: $(STAMPS)/test cpp-test
+	@echo "== Python tests"
+	@$(VENV)/bin/python -m pytest tests/python $(PYTEST_OPTIONS)
+
+gpu-test: $(GPU_READY)  ## The tests on a GPU with TensorRT; fails where either is missing
+	@$(GPU_RUN) -m pytest tests/gpu $(PYTEST_OPTIONS)
+
+sanitize: $(GPU_READY)  ## The kernel tests under compute-sanitizer: memcheck, racecheck, initcheck
+	@for tool in memcheck racecheck initcheck; do \
+	  echo "== compute-sanitizer $$tool"; \
+	  ATTNGRAFT_SWEEP=$(SANITIZED_CASES) $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 1 \
+	    $(GPU_RUN) -m pytest tests/gpu/test_kernel_softmax.py $(PYTEST_OPTIONS); \
+	done
+
+bench: $(GPU_READY)  ## The measurements: benchmarks/results/*.json and docs/measurements.md
+	@$(GPU_RUN) -m benchmarks.softmax_kernel
+	@$(GPU_RUN) -m benchmarks.models_in_tensorrt
+	@$(GPU_RUN) -m benchmarks.make_tables
+
+wheel: $(STAMPS)/tools  ## dist/*.whl for every supported architecture
+	@$(PIP) wheel --no-deps --wheel-dir dist .
+	@ls -l dist/*.whl
+
+venv: $(STAMPS)/test  ## .venv with the package, the plugin and everything that the tests need
+
+clean:  ## Removes .venv, .demo and what was built
+	@rm -rf $(VENV) .demo build dist .pytest_cache .hypothesis
+
+$(STAMPS)/tools: pyproject.toml tools/requirements.py $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "attngraft needs Python 3.10 or newer; set PYTHON=")'
+	@echo "== $(VENV): virtual environment with the build tools and CUDA's compiler"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade pip
+	@$(VENV)/bin/python tools/requirements.py --build > $(VENV)/requirements.txt
+	@$(PIP) install --constraint $(CONSTRAINTS) --requirement $(VENV)/requirements.txt
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/demo: $(STAMPS)/tools $(SOURCES) $(BUILD_FILES)
+	@echo "== attngraft: compiling the plugin for compute capability $(CUDA_ARCHITECTURES), installing (minutes)"
+	$(call install,rtx runtime,)
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/tools $(SOURCES) $(BUILD_FILES)
+	@echo "== attngraft: compiling the plugin and its tests for compute capability $(CUDA_ARCHITECTURES), installing"
+	@echo "   with PyTorch and all that the tests need (the first time some 3 GB and several minutes)"
+	$(call install,export rtx runtime test,--config-settings=cmake.define.ATTNGRAFT_BUILD_TESTS=ON)
+	@touch $(STAMPS)/demo $@
+
+# TensorRT itself is of use only where a GPU is, and comes from NVIDIA's index; without it TensorRT-RTX builds.
+$(STAMPS)/tensorrt: $(STAMPS)/tools
+	@if nvidia-smi >/dev/null 2>&1 && ! $(VENV)/bin/python -c 'import tensorrt' 2>/dev/null; then \
+	  echo "== TensorRT for this machine's GPU"; \
+	  $(PIP) install tensorrt || echo "   TensorRT is not to be had here; going on without it"; \
+	fi
+	@touch $@

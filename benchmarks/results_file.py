@@ -1,0 +1,96 @@
+"""results/NAME.json: what was measured, on what, with which versions, by which command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+__all__ = ["RESULTS", "Row", "read_results", "write_results"]
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+ENVIRONMENT_KEYS = ("device", "driver", "cuda", "tensorrt", "torch", "commit")
+"""Rows of an earlier run stay in a file only where all of these are the same."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One work: medians of one interleaved run, in microseconds."""
+
+    work: str
+    dtype: str
+    ours_us: float
+    peers_us: Mapping[str, float]
+    bound_us: float
+    """The physical limit: bytes over measured streaming bandwidth, or operations over measured matrix rate."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What else was measured of this work, such as differences from a reference."""
+
+
+def write_results(name: str, rows: Iterable[Row]) -> Path:
+    """Writes results/NAME.json. Other works measured before in the same environment stay in it."""
+    path = RESULTS / f"{name}.json"
+    environment = _environment()
+    fresh = [asdict(row) for row in rows]
+    measured = {(row["work"], row["dtype"]) for row in fresh}
+    kept = []
+    if path.exists():
+        earlier = json.loads(path.read_text())
+        if all(earlier.get(key) == environment[key] for key in ENVIRONMENT_KEYS):
+            kept = [row for row in earlier["rows"] if (row["work"], row["dtype"]) not in measured]
+    RESULTS.mkdir(exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({**environment, "rows": kept + fresh}, indent=1) + "\n")
+    os.replace(partial, path)
+    return path
+
+
+def read_results(name: str) -> dict[str, Any] | None:
+    """The content of results/NAME.json, or None where nothing was measured yet."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _environment() -> dict[str, str | None]:
+    import torch
+
+    return {
+        "device": torch.cuda.get_device_name(),
+        "driver": _first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "cuda": torch.version.cuda,
+        "tensorrt": _tensorrt_version(),
+        "torch": torch.__version__,
+        "commit": os.environ.get("ATTNGRAFT_COMMIT") or _first_line("git", "rev-parse", "HEAD"),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "command": _command(),
+    }
+
+
+def _command() -> str:
+    spec = sys.modules["__main__"].__spec__
+    module = spec.name if spec is not None else sys.argv[0]
+    return " ".join(["python -m", module, *sys.argv[1:]])
+
+
+def _tensorrt_version() -> str | None:
+    try:
+        import tensorrt
+    except ImportError:
+        return None
+    return tensorrt.__version__
+
+
+def _first_line(*command: str) -> str | None:
+    """The first line that a command prints, None where it is missing or fails (a tree without git, for example)."""
+    try:
+        printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=RESULTS.parent).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return printed.splitlines()[0] if printed else None

@@ -28,8 +28,8 @@ ELEMENTS = 1 << 28
 """Scores of every work: 512 MiB in fp16, read once and written once, far beyond any cache."""
 
 ROW_LENGTHS = (128, 197, 256, 384, 512, 1024, 1500, 2048, 4096, 8192, 16384, 32768, 131072)
-OTHER_MASKS_ROW_LENGTHS = (384, 2048)
-OTHER_TYPES_ROW_LENGTHS = (384, 2048, 8192)
+OTHER_MASKS_ROW_LENGTHS = (2048,)
+OTHER_TYPES_ROW_LENGTHS = (384, 2048)
 """Row lengths that fp32 and bf16 are measured at; compiling the peers takes most of the time."""
 
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

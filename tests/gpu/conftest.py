@@ -19,6 +19,10 @@ from engine_cases import CONFIG, OPERANDS, PROFILE, BuildFunction  # noqa: E402
 from engine_models import attention_model  # noqa: E402
 
 
+BUILDER_LEVEL = 1
+"""Of TensorRT's optimization levels: higher ones search longer for faster kernels, which no test here looks at."""
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Ends the run where it cannot test anything."""
     if why := _missing():
@@ -56,7 +60,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> BuildFunction:
             folder / "model.engine",
             backend="tensorrt",
             shapes=shapes,
-            **{"tf32": False, **options},
+            **{"tf32": False, "optimization_level": BUILDER_LEVEL, **options},
         )
         return built.engine_path
 

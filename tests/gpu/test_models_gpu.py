@@ -25,7 +25,7 @@ VIT = Path(os.environ.get("ATTNGRAFT_VIT", Path(__file__).parents[2] / ".demo" /
 SITES = 12
 LONGEST, LARGEST_BATCH = 384, 8
 
-BUILDER_LEVEL = 2
+BUILDER_LEVEL = 1
 """Of TensorRT's optimization levels: the default of 3 takes minutes longer for kernels that only time would show."""
 
 FP32_TOLERANCE = 1e-3

@@ -29,6 +29,7 @@ class FakeRuntime:
         self.captures: dict[int, list[Work]] = {}
         self.graphs: dict[int, list[Work]] = {}
         self.launches = 0
+        self.pools_destroyed = 0
         self.fail_capture = False
         self._handles = itertools.count(100)
 
@@ -55,8 +56,12 @@ class FakeRuntime:
 
     cudaStreamCreateWithFlags = cudaEventCreateWithFlags = cudaMemPoolCreate = _handle  # noqa: N815
     cudaEventRecord = cudaEventSynchronize = cudaStreamWaitEvent = cudaStreamSynchronize = _nothing  # noqa: N815
-    cudaStreamDestroy = cudaEventDestroy = cudaMemPoolDestroy = cudaMemPoolSetAttribute = _nothing  # noqa: N815
+    cudaStreamDestroy = cudaEventDestroy = cudaMemPoolSetAttribute = _nothing  # noqa: N815
     cudaSetDevice = cudaGraphDestroy = cudaGetLastError = _nothing  # noqa: N815
+
+    def cudaMemPoolDestroy(self, pool: int) -> tuple[Any]:  # noqa: N802
+        self.pools_destroyed += 1
+        return (SUCCESS,)
 
     def cudaGetDeviceCount(self) -> tuple[Any, int]:  # noqa: N802
         return SUCCESS, 1
@@ -145,12 +150,9 @@ class FakeContext:
         self._shape = tuple(shape)
         return True
 
-    def infer_shapes(self) -> list[str]:
-        if self.contradiction:
-            raise RuntimeError("shape inference\nfailed")
-        return []
-
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        if self.contradiction:
+            raise ValueError("__len__() should return >= 0")  # what TensorRT's Dims of rank -1 makes of tuple()
         return self.output_shape or self._shape
 
     def set_tensor_address(self, name: str, address: int) -> bool:

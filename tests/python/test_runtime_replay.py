@@ -15,6 +15,7 @@ import pytest
 from attngraft.engine.backends import Backend
 from attngraft.errors import CaptureError, EngineError
 from attngraft.runtime import DeviceArray, Session, preflight, session
+from attngraft.runtime.buffers import MemoryPool
 from attngraft.runtime.cuda import LEGACY_STREAM, cuda_driver, cuda_runtime
 from fake_gpu import SUCCESS, FakeContext, FakeDriver, FakeRuntime, fake_tensorrt, write_fake_plan
 
@@ -146,10 +147,31 @@ def test_an_enqueue_error_is_raised(bench: Bench) -> None:
 def test_shapes_that_contradict_each_other(bench: Bench) -> None:
     with Session(bench.engine) as run:
         bench.context.contradiction = True
-        with pytest.raises(EngineError, match="do not fit together: shape inference failed"):
+        with pytest.raises(EngineError, match="shapes do not fit together"):
             run.run({"x": rows(2)})
         bench.context.contradiction = False
         np.testing.assert_array_equal(run.run({"x": rows(2)})["y"], expected(rows(2)))
+
+
+def test_a_kept_exception_keeps_nothing_on_the_gpu(bench: Bench) -> None:
+    """Its traceback holds the frames in which it was raised, and with them the session's innermost objects."""
+    with Session(bench.engine) as run:
+        run.run({"x": rows(2)})
+        bench.context.contradiction = True
+        with pytest.raises(EngineError) as kept:
+            run.run({"x": rows(3)})
+    assert not bench.gpu.memory, kept
+
+
+def test_a_pool_that_dies_before_its_buffers_is_given_back_with_the_last(bench: Bench) -> None:
+    pool = MemoryPool(0)
+    buffers = [pool.allocate(4, 0), pool.allocate(4, 0)]
+    pool.__del__()  # what the garbage collector may do first, when all of them are garbage together
+    del pool
+    buffers.pop()
+    assert bench.gpu.pools_destroyed == 0
+    buffers.pop()
+    assert bench.gpu.pools_destroyed == 1
 
 
 def test_a_data_dependent_output_is_refused(bench: Bench) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from attngraft.engine.logger import one_line
 from attngraft.engine.shapes import format_shape
 from attngraft.errors import EngineError
 from attngraft.runtime.arrays import ArrayView, DeviceArray, numpy_dtype
@@ -32,7 +31,8 @@ class _Slot:
     """One tensor's buffers at the current shapes."""
 
     spec: TensorSpec
-    buffer: DeviceBuffer
+    buffer: DeviceBuffer | None
+    """None once the session is closed."""
     shape: tuple[int, ...] = ()
     nbytes: int = 0
     pinned: PinnedBuffer | None = None
@@ -77,26 +77,18 @@ class Bindings:
                 raise EngineError(
                     f"input {slot.spec.name!r}: TensorRT refuses shape {format_shape(shapes[slot.spec.name])}"
                 )
-        self._infer_shapes()
         for slot in self._slots:
             shape = shapes[slot.spec.name] if slot.spec.is_input else self._output_shape(slot.spec.name)
             self._fit(slot, shape)
         self._shapes = shapes
         return True
 
-    def _infer_shapes(self) -> None:
-        """Lets TensorRT and its plugins check the shapes together, each of which is inside its profile."""
-        try:
-            missing = self._context.infer_shapes()
-        except RuntimeError as error:
-            raise EngineError(f"the inputs' shapes do not fit together: {one_line(str(error))}") from None
-        if missing:
-            raise EngineError(
-                f"input {missing[0]!r}: TensorRT needs more than its shape, which a session does not serve"
-            )
-
     def _output_shape(self, name: str) -> tuple[int, ...]:
-        shape = tuple(self._context.get_tensor_shape(name))
+        """Not by infer_shapes: TensorRT 10.6's binding raises its error without the interpreter's lock, and crashes."""
+        try:
+            shape = tuple(self._context.get_tensor_shape(name))
+        except ValueError:  # the shape's rank is -1, which is how TensorRT says that it has none
+            raise EngineError(f"output {name!r}: has no shape; the inputs' shapes do not fit together") from None
         if any(dim < 0 for dim in shape):
             raise EngineError(
                 f"output {name!r}: its shape depends on the input's values, which a session does not serve"
@@ -110,6 +102,13 @@ class Bindings:
             slot.buffer = self._pool.allocate(slot.nbytes, self._stream.handle)
         if not self._context.set_tensor_address(slot.spec.name, slot.buffer.address):
             raise EngineError(f"tensor {slot.spec.name!r}: TensorRT refuses its buffer")
+
+    def release(self) -> None:
+        """Lets go of the buffers and of TensorRT's context. An exception that somebody keeps may keep this object and
+        the slots: its traceback holds the frames that it passed."""
+        for slot in self._slots:
+            slot.buffer = slot.pinned = slot.staging = None
+        self._context = None
 
     def upload(self, views: Mapping[str, ArrayView]) -> None:
         """Copies the inputs into their buffers, in the session's stream."""

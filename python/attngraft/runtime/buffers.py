@@ -24,10 +24,17 @@ def copy_async(target: int, source: int, nbytes: int, stream: int) -> None:
 
 
 class MemoryPool:
-    """Device memory from which allocation waits for nobody. It lives until its last buffer is freed."""
+    """Device memory from which allocation waits for nobody. It lives until its last buffer is freed.
+
+    It counts its buffers, since the garbage collector finalises what dies together in any order: whichever of the pool
+    and the last buffer goes last gives the pool back.
+    """
 
     def __init__(self, device: int) -> None:
         self.device = device
+        self._buffers = 0
+        self._is_dropped = False
+        self._pool: Any = None
         runtime = cuda_runtime()
         properties = runtime.cudaMemPoolProps()
         properties.allocType = runtime.cudaMemAllocationType.cudaMemAllocationTypePinned
@@ -40,11 +47,26 @@ class MemoryPool:
     def allocate(self, nbytes: int, stream: int) -> DeviceBuffer:
         """A buffer that work in `stream` may use at once."""
         # An address is needed for an empty tensor too: TensorRT refuses a null one.
-        return DeviceBuffer(self, int(call("cudaMallocFromPoolAsync", max(nbytes, 1), self._pool, stream)), nbytes)
+        address = int(call("cudaMallocFromPoolAsync", max(nbytes, 1), self._pool, stream))
+        self._buffers += 1
+        return DeviceBuffer(self, address, nbytes)
+
+    def free(self, address: int) -> None:
+        """Frees a buffer in the order of the legacy default stream. Buffers call this, nobody else."""
+        # When the process ends, the driver may be gone already, and the memory with it.
+        with contextlib.suppress(EngineError), device_scope(self.device):
+            cuda_runtime().cudaFreeAsync(address, LEGACY_STREAM)
+        self._buffers -= 1
+        self._destroy_if_unused()
+
+    def _destroy_if_unused(self) -> None:
+        if self._is_dropped and self._buffers == 0 and self._pool is not None:
+            cuda_runtime().cudaMemPoolDestroy(self._pool)
+            self._pool = None
 
     def __del__(self) -> None:
-        if hasattr(self, "_pool"):
-            cuda_runtime().cudaMemPoolDestroy(self._pool)
+        self._is_dropped = True
+        self._destroy_if_unused()
 
 
 class DeviceBuffer:
@@ -59,9 +81,7 @@ class DeviceBuffer:
         self.nbytes = nbytes
 
     def __del__(self) -> None:
-        # When the process ends, the driver may be gone already, and the memory with it.
-        with contextlib.suppress(EngineError), device_scope(self._pool.device):
-            cuda_runtime().cudaFreeAsync(self.address, LEGACY_STREAM)
+        self._pool.free(self.address)
 
 
 class PinnedBuffer:

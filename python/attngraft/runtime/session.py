@@ -219,6 +219,7 @@ class Session:
                 with contextlib.suppress(EngineError):  # a failure of that work was the run's to report
                     self._stream.wait()
                 self._drop_graph()
+                self._bindings.release()
                 del self._bindings
                 # TensorRT wants a context gone before its engine, and an engine before its runtime.
                 del self._context

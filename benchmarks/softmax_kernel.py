@@ -24,8 +24,8 @@ from kernel_abi import DTYPES, launch, make_params  # noqa: E402 - found through
 
 BATCH, HEADS = 8, 32
 SCALE = 0.125
-ELEMENTS = 1 << 28
-"""Scores of every work: 512 MiB in fp16, read once and written once, far beyond any cache."""
+ELEMENTS = 1 << 30
+"""Scores of every work: 2 GiB in fp16, read once and written once, far beyond any cache."""
 
 ROW_LENGTHS = (128, 197, 256, 384, 512, 1024, 1500, 2048, 4096, 8192, 16384, 32768, 131072)
 OTHER_MASKS_ROW_LENGTHS = (2048,)

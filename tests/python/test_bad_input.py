@@ -14,6 +14,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from chain_models import attention
+
 BEFORE = b"what was there before"
 
 SIZE = 32
@@ -202,6 +204,29 @@ def test_unsupported_dtype(lowered: Path, tmp_path: Path) -> None:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.int32), tensor.name))
     onnx.save_model(model, tmp_path / "model.onnx")
     expect_error(build_over(tmp_path / "new.engine", tmp_path / "model.onnx"), "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (attention("s = MatMul(q, kt) p = Softmax<axis = -1>(s)", dtype="double"), "scores are float64"),
+        (
+            attention(
+                "s = MatMul(q, kt) m = Add(s, mask) p = Softmax<axis = -1>(m)",
+                constants={"mask": np.zeros((1, 1, 1, 1, 1), np.float32)},
+                outputs="float[1,B,2,S,4] out",
+            ),
+            "does not broadcast",
+        ),
+    ],
+    ids=["dtype", "mask"],
+)
+def test_a_site_that_cannot_be_lowered(model: onnx.ModelProto, said: str, tmp_path: Path) -> None:
+    onnx.save_model(model, tmp_path / "model.onnx")
+    target = tmp_path / "lowered.onnx"
+    target.write_bytes(BEFORE)
+    expect_error(attngraft("rewrite", tmp_path / "model.onnx", "-o", target, "--lower", "softmax"), said, "p:")
+    assert target.read_bytes() == BEFORE
 
 
 def test_plugin_library_of_another_contract(lowered: Path, tmp_path: Path) -> None:

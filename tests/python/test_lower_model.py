@@ -273,7 +273,7 @@ def test_choices() -> None:
         attention("s = MatMul(q, kt) p = Softmax<axis = -1>(s)", outputs="float[B,2,S,4] out, float[B,2,S,T] p")
     )
     assert choose_lowerings(plain, "auto")[0] == {"p": "keep"}
-    assert "slows the site" in choose_lowerings(plain, "auto")[1]["p"]
+    assert "makes the model slower" in choose_lowerings(plain, "auto")[1]["p"]
     assert choose_lowerings(observed, "auto")[0] == {"p": "softmax"}
     assert choose_lowerings(plain, "softmax") == ({"p": "softmax"}, {})
     assert choose_lowerings(plain, "keep")[0] == {"p": "keep"}
@@ -282,3 +282,11 @@ def test_choices() -> None:
             choose_lowerings(plain, absent)
     with pytest.raises(RewriteError, match="unknown"):
         choose_lowerings(plain, "best")
+
+
+def test_softmax_is_refused_where_no_site_can_take_it() -> None:
+    doubles = match_model(attention("s = MatMul(q, kt) p = Softmax<axis = -1>(s)", dtype="double"))
+    assert len(doubles.sites) == 1
+    with pytest.raises(RewriteError, match="p: scores are float64; .* no attention site"):
+        choose_lowerings(doubles, "softmax")
+    assert choose_lowerings(doubles, "auto")[0] == {"p": "keep"}

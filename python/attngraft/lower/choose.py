@@ -10,8 +10,8 @@ __all__ = ["AUTO", "choose_lowerings"]
 AUTO = "auto"
 
 KEPT_BY_MEASUREMENT = (
-    "kept: inside TensorRT a softmax plugin alone cuts the graph in two and slows the site (BERT-base fp16 on an H200: "
-    "1627 us as it is, 2179 us with the plugin); ask for it with --lower softmax"
+    "kept: inside TensorRT a softmax plugin alone cuts the graph in two and makes the model slower (measured, "
+    "docs/measurements.md); ask for it with --lower softmax"
 )
 """Measured in TensorRT 10.6: the plugin's gain on the softmax does not pay for the native fusion that it prevents."""
 
@@ -19,7 +19,8 @@ KEPT_BY_MEASUREMENT = (
 def choose_lowerings(sites: ModelSites, lower: str) -> tuple[dict[str, str], dict[str, str]]:
     """Lowering by site name, and for each site that stays as it is the reason.
 
-    `lower` is "auto" or one of LOWERINGS. Raises RewriteError for one that this version does not have.
+    `lower` is "auto" or one of LOWERINGS. Raises RewriteError for one that this version does not have, and for
+    "softmax" when there are sites and none of them can take it.
     """
     if lower not in (AUTO, *LOWERINGS):
         raise RewriteError(f"lowering {lower!r} is unknown; choose one of {', '.join((AUTO, *LOWERINGS))}")
@@ -31,6 +32,12 @@ def choose_lowerings(sites: ModelSites, lower: str) -> tuple[dict[str, str], dic
         choices[site.name], reason = _choose(site, lower)
         if reason is not None:
             reasons[site.name] = reason
+    if lower == "softmax" and sites.sites and "softmax" not in choices.values():
+        first = sites.sites[0]
+        raise RewriteError(
+            f"{first.name}: {first.lowerings['softmax']}; no attention site of this model can take --lower softmax, "
+            "keep them with --lower auto"
+        )
     return choices, reasons
 
 

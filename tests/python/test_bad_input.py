@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from chain_models import attention
+from chain_models import attention as chain
 
 BEFORE = b"what was there before"
 
@@ -209,9 +209,9 @@ def test_unsupported_dtype(lowered: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (attention("s = MatMul(q, kt) p = Softmax<axis = -1>(s)", dtype="double"), "scores are float64"),
+        (chain("s = MatMul(q, kt) p = Softmax<axis = -1>(s)", dtype="double"), "scores are float64"),
         (
-            attention(
+            chain(
                 "s = MatMul(q, kt) m = Add(s, mask) p = Softmax<axis = -1>(m)",
                 constants={"mask": np.zeros((1, 1, 1, 1, 1), np.float32)},
                 outputs="float[1,B,2,S,4] out",

@@ -43,7 +43,7 @@ GPU_READY := $(STAMPS)/test $(STAMPS)/tensorrt
 export ATTNGRAFT_TEST_ABI ?= $(abspath $(BUILD))/lib/libattngraft_test_abi.so
 endif
 
-.PHONY: help venv demo test cpp-test python-test gpu-test sanitize bench wheel clean
+.PHONY: help venv demo test cpp-test python-test gpu-test gpu-test-pycuda sanitize bench wheel clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,9 @@ python-test: $(STAMPS)/test cpp-test
 
 gpu-test: $(GPU_READY)  ## The tests on a GPU with TensorRT; fails where either is missing
 	@$(GPU_RUN) -m pytest tests/gpu $(PYTEST_OPTIONS)
+
+gpu-test-pycuda: $(GPU_READY)  ## pycuda's arrays on a GPU; pycuda must be installed, which takes a whole CUDA SDK
+	@$(GPU_RUN) -m pytest tests/gpu_pycuda $(PYTEST_OPTIONS)
 
 sanitize: $(GPU_READY)  ## The kernel tests under compute-sanitizer: memcheck, racecheck, initcheck
 	@for tool in memcheck racecheck initcheck; do \

@@ -46,7 +46,7 @@ endif
 .PHONY: help venv demo test cpp-test python-test gpu-test gpu-test-pycuda sanitize bench wheel clean
 
 help:  ## This list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 demo: $(STAMPS)/demo $(STAMPS)/tensorrt  ## A trained ViT: inspect, rewrite, verify, build, run where a GPU is
 	@$(VENV)/bin/python demo/demo.py

@@ -1,7 +1,7 @@
 """The masked softmax kernel alone against PyTorch, over row lengths and types: results/softmax-kernel.json.
 
-Work: scale, mask and softmax of scores [B, H, Sq, Sk] from one tensor into another, `B8 H32 2048x2048` and about as many
-bytes for every other row length. Masks: `padding`, booleans [B, 1, 1, Sk] with lengths drawn from 7/8 Sk to Sk;
+Work: scale, mask and softmax of scores [B, H, Sq, Sk] from one tensor into another, `B8 H32 2048x2048` and about as
+many bytes for every other row length. Masks: `padding`, booleans [B, 1, 1, Sk] with lengths drawn from 7/8 Sk to Sk;
 `additive`, the same as numbers of the scores' type, 0 and the type's lowest; `plain`, none.
 """
 

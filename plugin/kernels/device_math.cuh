@@ -62,13 +62,14 @@ __device__ __forceinline__ T fromFloat(float x)
 //! The largest chunk that divides `bytes`: what one load instruction moves.
 template <int bytes>
 using ChunkOf = std::conditional_t<bytes % 16 == 0, uint4,
-    std::conditional_t<bytes % 8 == 0, uint2, std::conditional_t<bytes % 4 == 0, uint32_t, std::conditional_t<bytes % 2 == 0, uint16_t, uint8_t>>>>;
+    std::conditional_t<bytes % 8 == 0, uint2,
+        std::conditional_t<bytes % 4 == 0, uint32_t, std::conditional_t<bytes % 2 == 0, uint16_t, uint8_t>>>>;
 
 //! N neighbouring elements that move together.
 template <typename T, int N>
 struct Pack
 {
-    using Chunk = ChunkOf<N * static_cast<int>(sizeof(T))>;
+    using Chunk = ChunkOf<N* static_cast<int>(sizeof(T))>;
     static constexpr int kChunks = N * static_cast<int>(sizeof(T)) / static_cast<int>(sizeof(Chunk));
     alignas(Chunk) T values[N];
 
@@ -134,7 +135,8 @@ struct Sum
 };
 
 //! Reduces over groups of `threads` neighbouring threads; every thread gets the result. Up to a warp by shuffles; a
-//! group of more than a warp is a whole block and exchanges through `scratch` (one float a warp), which the next call must not share.
+//! group of more than a warp is a whole block and exchanges through `scratch` (one float a warp), which the next call
+//! must not share.
 template <int threads, typename Op>
 __device__ __forceinline__ float reduceOverRow(float value, Op op, float* scratch)
 {

@@ -103,8 +103,7 @@ struct ScoreMap
         : scale(scale_)
         , softcap(softcap_)
         , innerScale(softcap_ > 0.F ? scale_ / softcap_ : 0.F)
-    {
-    }
+    { }
 
     ATTNGRAFT_HOST_DEVICE bool isCapped() const
     {

@@ -57,8 +57,8 @@ bool hasKeysTogether(BroadcastTensor const& tensor)
 bool isInContract(MaskedSoftmaxParams const& params)
 {
     return isSupported(params.type) && std::isfinite(params.scale) && std::isfinite(params.softcap)
-        && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1
-        && hasKeysTogether(params.bias) && hasKeysTogether(params.keep);
+        && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1 && hasKeysTogether(params.bias)
+        && hasKeysTogether(params.keep);
 }
 
 RowOffsets mergeDimensions(MaskedSoftmaxParams const& params)
@@ -74,7 +74,8 @@ RowOffsets mergeDimensions(MaskedSoftmaxParams const& params)
         int64_t const bias = params.bias.strides[d];
         int64_t const keep = params.keep.strides[d];
         int const last = merged.rank - 1;
-        bool const inStep = merged.rank > 0 && merged.biasStrides[last] == bias * dim && merged.keepStrides[last] == keep * dim;
+        bool const inStep =
+            merged.rank > 0 && merged.biasStrides[last] == bias * dim && merged.keepStrides[last] == keep * dim;
         int const target = inStep ? last : merged.rank++;
         merged.dims[target] = Divisor(inStep ? merged.dims[target].value * dim : dim);
         merged.biasStrides[target] = bias;
@@ -144,8 +145,8 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
     plan.rows = elements / plan.keys;
     plan.rowsPerBatch = Divisor(plan.rows / params.dims[0]);
     plan.queries = Divisor(params.dims[kQueryDim]);
-    plan.interval = IntervalMask{params.dims[kQueryDim], plan.keys, params.causal, params.windowLeft, params.windowRight,
-        params.kvLengths, params.kvStarts};
+    plan.interval = IntervalMask{params.dims[kQueryDim], plan.keys, params.causal, params.windowLeft,
+        params.windowRight, params.kvLengths, params.kvStarts};
     plan.scoreMap = ScoreMap{params.scale, params.softcap};
     plan.emptyRows = params.emptyRows;
 
@@ -160,8 +161,8 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
 
     auto const remainder = [](void const* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kVectorBytes; };
     bool const equallyAligned = remainder(plan.scores) == remainder(plan.probabilities);
-    bool const rowsBeginOnVectors
-        = equallyAligned && remainder(plan.scores) == 0 && plan.keys * static_cast<int64_t>(size) % kVectorBytes == 0;
+    bool const rowsBeginOnVectors =
+        equallyAligned && remainder(plan.scores) == 0 && plan.keys * static_cast<int64_t>(size) % kVectorBytes == 0;
     plan.policy = choosePolicy(plan.keys, size, rowsBeginOnVectors, equallyAligned);
     plan.tensors = chooseTensors(plan, params.type);
     return true;

@@ -50,9 +50,9 @@ struct BroadcastTensor
 
 struct MaskedSoftmaxParams
 {
-    void const* scores{nullptr};   //!< contiguous
-    void* probabilities{nullptr};  //!< contiguous, may be the same as scores
-    int64_t dims[kMaxRank]{};      //!< [d0, d1, d2, d3, Sq, Sk]; lower ranks are filled up with 1 after the batch dimension
+    void const* scores{nullptr};  //!< contiguous
+    void* probabilities{nullptr}; //!< contiguous, may be the same as scores
+    int64_t dims[kMaxRank]{}; //!< [d0, d1, d2, d3, Sq, Sk]; lower ranks are filled up with 1 after the batch dimension
     DataType type{DataType::kFloat32};
 
     BroadcastTensor bias{};

@@ -84,7 +84,8 @@ struct RowContext
         mask = RowMask<Index>{static_cast<Index>(keys.begin), static_cast<Index>(keys.end)};
     }
 
-    //! Finds the row in bias and keep. Apart from the constructor so that it can wait until the scores are on their way.
+    //! Finds the row in bias and keep. Apart from the constructor so that it can wait until the scores are on their
+    //! way.
     __device__ __forceinline__ void locateTensors(SoftmaxPlan const& plan, int64_t row)
     {
         if constexpr (tensors == MaskTensors::kNone)
@@ -123,20 +124,18 @@ struct RowContext
     }
 };
 
-//! The mask values of one unit of N keys. `read` starts their loads, beside those of the scores; `apply` turns raw scores
-//! into s, -inf where `keep` says so. The interval is applied by the caller.
+//! The mask values of one unit of N keys. `read` starts their loads, beside those of the scores; `apply` turns raw
+//! scores into s, -inf where `keep` says so. The interval is applied by the caller.
 template <typename T, int N, MaskTensors tensors>
 struct MaskUnit
 {
     template <typename Row, typename Index>
     __device__ __forceinline__ void read(Row const&, Index)
-    {
-    }
+    { }
 
     template <typename Row, typename Index>
     __device__ __forceinline__ void apply(SoftmaxPlan const&, Row const&, Index, float (&)[N]) const
-    {
-    }
+    { }
 };
 
 template <typename T, int N>
@@ -192,11 +191,11 @@ struct MaskUnit<T, N, MaskTensors::kAny>
 {
     template <typename Row, typename Index>
     __device__ __forceinline__ void read(Row const&, Index)
-    {
-    }
+    { }
 
     template <typename Row, typename Index>
-    __device__ __forceinline__ void apply(SoftmaxPlan const& plan, Row const& row, Index first, float (&scores)[N]) const
+    __device__ __forceinline__ void apply(
+        SoftmaxPlan const& plan, Row const& row, Index first, float (&scores)[N]) const
     {
         if (!plan.scaleIsDeferred)
         {

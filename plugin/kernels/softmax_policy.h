@@ -44,8 +44,8 @@ struct Rung
 
 //! Vector rungs, by capacity. Measured on an H200 (benchmarks/results/softmax-kernel.json); no other compute
 //! capability has been measured, so all from 8.0 upward share them.
-constexpr Rung kVectorRungs[] = {
-    {1, 1}, {2, 1}, {2, 2}, {4, 2}, {8, 2}, {16, 2}, {16, 4}, {32, 4}, {64, 4}, {128, 4}, {256, 4}, {512, 4}, {1024, 4}};
+constexpr Rung kVectorRungs[] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {8, 2}, {16, 2}, {16, 4}, {32, 4}, {64, 4}, {128, 4},
+    {256, 4}, {512, 4}, {1024, 4}};
 constexpr int kVectorRungCount = static_cast<int>(sizeof(kVectorRungs) / sizeof(Rung));
 
 //! Element rungs, by capacity: one element a thread keeps the loads of neighbouring rows contiguous.
@@ -125,8 +125,7 @@ constexpr Policy choosePolicy(int64_t keys, size_t elementBytes, bool rowsBeginO
 constexpr bool holdsRow(Policy policy, int threads, int units)
 {
     bool const isVectors = policy.strategy == Strategy::kVectors || policy.strategy == Strategy::kShiftedVectors;
-    return isVectors && kVectorRungs[policy.rung].threads == threads
-        && kVectorRungs[policy.rung].units == units;
+    return isVectors && kVectorRungs[policy.rung].threads == threads && kVectorRungs[policy.rung].units == units;
 }
 
 static_assert(holdsRow(choosePolicy(2048, 2, true, true), 64, 4), "2048 halves: 256 vectors");

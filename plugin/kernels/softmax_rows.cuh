@@ -53,14 +53,21 @@ __device__ __forceinline__ float emptyProbability(SoftmaxPlan const& plan)
     return plan.emptyRows == EmptyRows::kUniform ? 1.F / static_cast<float>(plan.keys) : 0.F;
 }
 
+//! Blocks that should fit on a multiprocessor, which bounds the registers of a thread: with this many, the loads of
+//! some rows overlap the arithmetic of others. Where a bias is read too, the bound costs more than it brings
+//! (measured).
+constexpr int residentBlocks(Rung rung, MaskTensors tensors)
+{
+    bool const readsBias = tensors == MaskTensors::kBias || tensors == MaskTensors::kAny;
+    int const residentThreads = rung.blockThreads() <= 256 ? 768 : 1024;
+    return readsBias ? 1 : residentThreads / rung.blockThreads();
+}
+
+template <int threads, int units, MaskTensors tensors>
+constexpr int kResidentBlocks = residentBlocks(Rung{threads, units}, tensors);
+
 template <int threads, int units>
 constexpr int kBlockThreads = Rung{threads, units}.blockThreads();
-//! Blocks that should fit on a multiprocessor, which bounds the registers of a thread: with this many, the loads of some
-//! rows overlap the arithmetic of others. Where a bias is read too, the bound costs more than it brings (measured).
-template <int threads, int units, MaskTensors tensors>
-constexpr int kResidentBlocks = tensors == MaskTensors::kBias || tensors == MaskTensors::kAny ? 1
-    : kBlockThreads<threads, units> <= 256                                                   ? 768 / kBlockThreads<threads, units>
-                                                                                             : 1024 / kBlockThreads<threads, units>;
 
 template <int threads, int units>
 constexpr int kRowsPerBlock = Rung{threads, units}.rowsPerBlock();
@@ -143,8 +150,7 @@ __global__ void __launch_bounds__(kBlockThreads<threads, units>, kResidentBlocks
             {
                 break;
             }
-            float const best
-                = reduceOverRow<threads>(evidenceOfKeys<N, units>(scores, maximum), Maximum{}, scratch[2]);
+            float const best = reduceOverRow<threads>(evidenceOfKeys<N, units>(scores, maximum), Maximum{}, scratch[2]);
             bool const isEmpty = best == -INFINITY;
             if (__syncthreads_or(isEmpty) == 0)
             {

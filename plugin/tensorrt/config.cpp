@@ -266,7 +266,6 @@ SerializedConfig::SerializedConfig(MaskedSoftmaxConfig const& config)
           PluginField(kWindowRightField, &mWindowRight, PluginFieldType::kINT32, 1),
           PluginField(kSoftcapField, &mSoftcap, PluginFieldType::kFLOAT32, 1), textField(kEmptyRowsField, mEmptyRows)}
     , mCollection{static_cast<int32_t>(kFieldCount), mFields.data()}
-{
-}
+{ }
 
 } // namespace attngraft::plugin

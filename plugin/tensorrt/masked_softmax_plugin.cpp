@@ -38,8 +38,7 @@ MaskedSoftmaxPlugin::MaskedSoftmaxPlugin(MaskedSoftmaxConfig config, std::string
     , mLayerName(layerName)
     , mTitle(std::string(kMaskedSoftmaxName) + " '" + layerName + "'")
     , mSerialized(mConfig)
-{
-}
+{ }
 
 nvinfer1::IPluginCapability* MaskedSoftmaxPlugin::getCapabilityInterface(nvinfer1::PluginCapabilityType type) noexcept
 {

@@ -22,7 +22,8 @@ class AttngraftError(Exception):
 
 
 class ContractError(AttngraftError):
-    """An operator is used outside its contract: an unknown attribute value, a role given twice, shapes that do not broadcast."""
+    """An operator is used outside its contract: an unknown attribute value, a role given twice, shapes that do not
+    broadcast."""
 
 
 class ModelError(AttngraftError):

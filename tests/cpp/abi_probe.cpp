@@ -71,8 +71,7 @@ public:
     }
 #endif
     void setErrorRecorder(IErrorRecorder* const) noexcept override
-    {
-    }
+    { }
     IErrorRecorder* getErrorRecorder() const noexcept override
     {
         return nullptr;
@@ -82,15 +81,13 @@ public:
         return false;
     }
     void setParentSearchEnabled(bool const) override
-    {
-    }
+    { }
     PluginLibraryHandle loadLibrary(AsciiChar const*) noexcept override
     {
         return nullptr;
     }
     void deregisterLibrary(PluginLibraryHandle) noexcept override
-    {
-    }
+    { }
     IPluginCreatorInterface* const* getAllCreators(int32_t* const) const noexcept override
     {
         return nullptr;

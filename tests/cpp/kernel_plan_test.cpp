@@ -48,8 +48,8 @@ SoftmaxPlan planOf(MaskedSoftmaxParams const& params)
 TEST(Divisor, IsExactForEveryShortDividend)
 {
     int64_t const largest = kShortDividends - 1;
-    for (int64_t const value : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{7}, int64_t{384}, int64_t{641}, int64_t{65535},
-             int64_t{65536}, int64_t{1000003}, (int64_t{1} << 30) + 1, largest - 1, largest})
+    for (int64_t const value : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{7}, int64_t{384}, int64_t{641},
+             int64_t{65535}, int64_t{65536}, int64_t{1000003}, (int64_t{1} << 30) + 1, largest - 1, largest})
     {
         Divisor const divisor(value);
         for (int64_t multiple = 0; multiple <= largest; multiple += std::max(value, largest / 1000 / value * value))

@@ -17,7 +17,7 @@ TEST(Guard, TurnsAnyExceptionIntoFailure)
     CapturedLog log;
     EXPECT_EQ(guardedStatus("here", [] { throw std::runtime_error("broken"); }), kFailure);
     EXPECT_EQ(guardedStatus("here", [] { throw 7; }), kFailure);
-    EXPECT_EQ(guardedStatus("here", [] {}), kSuccess);
+    EXPECT_EQ(guardedStatus("here", [] { }), kSuccess);
     EXPECT_EQ(guarded(false, "here", [] { return true; }), true);
     EXPECT_EQ(log.text(), "error: [attngraft] here: broken\nerror: [attngraft] here: unknown exception\n");
 }

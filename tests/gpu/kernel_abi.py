@@ -165,7 +165,10 @@ def masked_softmax(
     around it are checked to be untouched.
     """
     item = scores.dtype.itemsize
-    with device_memory(scores.nbytes + 2 * GUARD_BYTES) as source, device_memory(scores.nbytes + 2 * GUARD_BYTES) as sink:
+    with (
+        device_memory(scores.nbytes + 2 * GUARD_BYTES) as source,
+        device_memory(scores.nbytes + 2 * GUARD_BYTES) as sink,
+    ):
         source += GUARD_BYTES + input_offset * item
         first = sink + GUARD_BYTES + output_offset * item
         target = source if in_place else first

@@ -53,7 +53,7 @@ def test_every_row_length_without_and_with_masks(dtype: str, keys: int) -> None:
     scores = normal((2, 3, 5, keys), dtype, keys)
     check(Case(scores, MaskedSoftmax(scale=0.25)))
     rng = np.random.default_rng(keys)
-    keep = (rng.random((2, 1, 1, keys)) < 0.7)
+    keep = rng.random((2, 1, 1, keys)) < 0.7
     keep[0, 0, 0, 0] = True
     bias = rng.standard_normal((1, 3, 5, keys)).astype(DTYPES[dtype])
     config = MaskedSoftmax(operands=(Role.KEEP, Role.BIAS), scale=0.25, causal="bottom_right")
@@ -109,7 +109,12 @@ def test_hard_values(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((4, 12, 24, 24), "float16"), ((2, 16, 128, 130), "bfloat16"), ((1_500_000, 2), "float16"), ((70_000, 33), "float32")],
+    [
+        ((4, 12, 24, 24), "float16"),
+        ((2, 16, 128, 130), "bfloat16"),
+        ((1_500_000, 2), "float16"),
+        ((70_000, 33), "float32"),
+    ],
 )
 def test_shapes_that_failed_elsewhere(shape: tuple[int, ...], dtype: str) -> None:
     check(Case(normal(shape, dtype), MaskedSoftmax(scale=0.5)))

@@ -101,8 +101,7 @@ def test_a_mask_that_does_not_broadcast_is_named(tmp_path: Path) -> None:
     inputs = {"scores": (TensorProto.FLOAT16, ["batch", 12, 77, 77]), "bias": (TensorProto.FLOAT16, [76])}
     built = build(write_model(tmp_path / "model.onnx", MaskedSoftmax(operands=("bias",)), inputs))
     expected = (
-        "[attngraft] MaskedSoftmax 'site': "
-        "bias: has 76 where the scores have 77 in dimension 3; it does not broadcast"
+        "[attngraft] MaskedSoftmax 'site': bias: has 76 where the scores have 77 in dimension 3; it does not broadcast"
     )
     assert built["bytes"] == 0 and expected in built["errors"]
 

@@ -4,6 +4,7 @@
 #include "softmax_rows.cuh"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 namespace attngraft
@@ -20,36 +21,27 @@ cudaError_t launchRows(Kernel kernel, SoftmaxPlan const& plan, int rowsPerBlock,
     return cudaGetLastError();
 }
 
-template <typename T, bool isAligned, MaskTensors tensors, int index = 0>
-cudaError_t launchVectorRung(SoftmaxPlan const& plan, cudaStream_t stream)
+//! The kernel of the rung that the policy chose from `rungs`, one of its two tables, with units of N elements.
+template <typename T, int N, bool isAligned, MaskTensors tensors, auto const& rungs, int index = 0>
+cudaError_t launchRung(SoftmaxPlan const& plan, cudaStream_t stream)
 {
-    if constexpr (index < kVectorRungCount)
+    if constexpr (index < static_cast<int>(std::size(rungs)))
     {
         if (plan.policy.rung != index)
         {
-            return launchVectorRung<T, isAligned, tensors, index + 1>(plan, stream);
+            return launchRung<T, N, isAligned, tensors, rungs, index + 1>(plan, stream);
         }
-        constexpr Rung kRung = kVectorRungs[index];
-        return launchRows(softmaxInRegisters<T, kElementsPerVector<T>, kRung.threads, kRung.units, isAligned, tensors>,
-            plan, kRung.rowsPerBlock(), kRung.blockThreads(), stream);
+        constexpr Rung kRung = rungs[index];
+        return launchRows(softmaxInRegisters<T, N, kRung.threads, kRung.units, isAligned, tensors>, plan,
+            kRung.rowsPerBlock(), kRung.blockThreads(), stream);
     }
     return cudaErrorInvalidValue;
 }
 
-template <typename T, MaskTensors tensors, int index = 0>
-cudaError_t launchElementRung(SoftmaxPlan const& plan, cudaStream_t stream)
+template <typename T, bool isAligned, MaskTensors tensors>
+cudaError_t launchVectors(SoftmaxPlan const& plan, cudaStream_t stream)
 {
-    if constexpr (index < kElementRungCount)
-    {
-        if (plan.policy.rung != index)
-        {
-            return launchElementRung<T, tensors, index + 1>(plan, stream);
-        }
-        constexpr Rung kRung = kElementRungs[index];
-        return launchRows(softmaxInRegisters<T, 1, kRung.threads, kRung.units, true, tensors>, plan,
-            kRung.rowsPerBlock(), kRung.blockThreads(), stream);
-    }
-    return cudaErrorInvalidValue;
+    return launchRung<T, kElementsPerVector<T>, isAligned, tensors, kVectorRungs>(plan, stream);
 }
 
 //! The strategies that serve every mask.
@@ -58,9 +50,9 @@ cudaError_t launchAnyStrategy(SoftmaxPlan const& plan, cudaStream_t stream)
 {
     switch (plan.policy.strategy)
     {
-    case Strategy::kVectors: return launchVectorRung<T, true, tensors>(plan, stream);
-    case Strategy::kShiftedVectors: return launchVectorRung<T, false, tensors>(plan, stream);
-    case Strategy::kElements: return launchElementRung<T, tensors>(plan, stream);
+    case Strategy::kVectors: return launchVectors<T, true, tensors>(plan, stream);
+    case Strategy::kShiftedVectors: return launchVectors<T, false, tensors>(plan, stream);
+    case Strategy::kElements: return launchRung<T, 1, true, tensors, kElementRungs>(plan, stream);
     case Strategy::kMultiPassVectors:
         return launchRows(softmaxMultiPass<T, kElementsPerVector<T>, tensors>, plan, 1, kMultiPassThreads, stream);
     case Strategy::kMultiPassElements:
@@ -75,8 +67,8 @@ cudaError_t launchSoftmax(SoftmaxPlan const& plan, cudaStream_t stream)
     switch (plan.tensors)
     {
     case MaskTensors::kNone: return launchAnyStrategy<T, MaskTensors::kNone>(plan, stream);
-    case MaskTensors::kKeepBytes: return launchVectorRung<T, true, MaskTensors::kKeepBytes>(plan, stream);
-    case MaskTensors::kBias: return launchVectorRung<T, true, MaskTensors::kBias>(plan, stream);
+    case MaskTensors::kKeepBytes: return launchVectors<T, true, MaskTensors::kKeepBytes>(plan, stream);
+    case MaskTensors::kBias: return launchVectors<T, true, MaskTensors::kBias>(plan, stream);
     case MaskTensors::kAny: return launchAnyStrategy<T, MaskTensors::kAny>(plan, stream);
     }
     return cudaErrorInvalidValue;

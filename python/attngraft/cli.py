@@ -136,18 +136,14 @@ def _build(arguments: argparse.Namespace) -> int:
 
 def _model_to_build(arguments: argparse.Namespace, shapes: dict[str, tuple[int, ...]], folder: Path) -> Path:
     """The model itself where nothing is to be lowered, else its rewrite in `folder`."""
-    from attngraft.lower import choose_lowerings
-    from attngraft.match import match_model
-    from attngraft.onnx_graph import load_model
-    from attngraft.rewrite import rewrite_model
+    from attngraft.rewrite import plan_rewrite, write_rewrite
 
-    choices, _ = choose_lowerings(match_model(load_model(arguments.model)), arguments.lower)
-    if all(choice == "keep" for choice in choices.values()):
+    plan = plan_rewrite(arguments.model, arguments.lower, progress=_progress(arguments))
+    if not plan.lowered:
         return arguments.model
-    return rewrite_model(
-        arguments.model,
+    return write_rewrite(
+        plan,
         folder / arguments.model.name,
-        lower=arguments.lower,
         verify=not arguments.no_verify,
         shapes=shapes or None,
         progress=_progress(arguments),

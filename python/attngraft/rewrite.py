@@ -14,7 +14,24 @@ from attngraft.match import ModelSites, match_model
 from attngraft.onnx_graph import load_model, stage_model
 from attngraft.verify import VerificationReport, verify_models
 
-__all__ = ["RewriteResult", "rewrite_model"]
+__all__ = ["RewritePlan", "RewriteResult", "plan_rewrite", "rewrite_model", "write_rewrite"]
+
+
+@dataclass(frozen=True)
+class RewritePlan:
+    """A model that was read and matched, and what is to become of each site (`choices`, by name; `reasons` for those
+    that are kept)."""
+
+    source: Path
+    model: onnx.ModelProto
+    sites: ModelSites
+    choices: Mapping[str, str]
+    reasons: Mapping[str, str]
+
+    @property
+    def lowered(self) -> int:
+        """How many sites are to be changed."""
+        return sum(choice != "keep" for choice in self.choices.values())
 
 
 @dataclass(frozen=True)
@@ -28,12 +45,9 @@ class RewriteResult:
     sites: ModelSites
     choices: Mapping[str, str]
     reasons: Mapping[str, str]
+    lowered: int
+    """How many sites were changed."""
     report: VerificationReport | None
-
-    @property
-    def lowered(self) -> int:
-        """How many sites were changed."""
-        return sum(choice != "keep" for choice in self.choices.values())
 
 
 def rewrite_model(
@@ -53,25 +67,44 @@ def rewrite_model(
 
     Raises ModelError for the source, RewriteError for the lowering, VerificationError when the results differ.
     """
+    plan = plan_rewrite(source, lower, progress=progress)
+    return write_rewrite(plan, target, verify=verify, shapes=shapes, progress=progress)
+
+
+def plan_rewrite(source: str | Path, lower: str, *, progress: Callable[[str], None] | None = None) -> RewritePlan:
+    """The first half of `rewrite_model`: reads and matches the model and chooses lowerings. Writes nothing."""
     say = progress or (lambda message: None)
-    source, target = Path(source), Path(target)
+    source = Path(source)
     say(f"rewrite: reading {source}")
     model = load_model(source)
     sites = match_model(model)
     choices, reasons = choose_lowerings(sites, lower)
-    lowered = sum(choice != "keep" for choice in choices.values())
-    say(f"rewrite: {lowered} of {len(sites.sites)} attention sites to lower")
-    rewritten = lower_model(model, sites, choices) if lowered else model
-    with stage_model(rewritten, target, source.parent) as staged:
+    return RewritePlan(source, model, sites, choices, reasons)
+
+
+def write_rewrite(
+    plan: RewritePlan,
+    target: str | Path,
+    *,
+    verify: bool = True,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> RewriteResult:
+    """The second half of `rewrite_model`: lowers, compares and writes."""
+    say = progress or (lambda message: None)
+    target = Path(target)
+    say(f"rewrite: {plan.lowered} of {len(plan.sites.sites)} attention sites to lower")
+    rewritten = lower_model(plan.model, plan.sites, plan.choices) if plan.lowered else plan.model
+    with stage_model(rewritten, target, plan.source.parent) as staged:
         report = None
-        if lowered:
-            _check(staged.path, source)
-        if lowered and verify:
-            report = verify_models(source, staged.path, shapes=shapes, progress=progress)
+        if plan.lowered:
+            _check(staged.path, plan.source)
+        if plan.lowered and verify:
+            report = verify_models(plan.source, staged.path, shapes=shapes, progress=progress)
             report.raise_if_failed()
         staged.commit()
     say(f"rewrite: wrote {target}")
-    return RewriteResult(target, sites, choices, reasons, report)
+    return RewriteResult(target, plan.sites, plan.choices, plan.reasons, plan.lowered, report)
 
 
 def _check(written: Path, source: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from attngraft.match import match_model
+from attngraft.match import Site, match_model
 from attngraft.onnx_graph import numpy_dtype
 from attngraft.verify.masks import MASK_PATTERNS, attend_pattern
 from attngraft.verify.shapes import FLOAT_TYPES, InputSpec, input_specs
@@ -59,9 +59,12 @@ def input_kinds(model: ModelProto) -> InputKinds:
     specs = input_specs(model)
     masks = {spec.name for spec in specs if "mask" in spec.name.lower() or spec.dtype == TensorProto.BOOL}
     masks -= {spec.name for spec in specs if not spec.dims}
-    additive = _additive_inputs(model) & {spec.name for spec in specs if spec.dtype in FLOAT_TYPES}
+    sites = match_model(model).sites
+    additive = _additive_inputs(model, sites) & {spec.name for spec in specs if spec.dtype in FLOAT_TYPES}
     tables = {spec.name: _table_rows(model.graph, spec.name) for spec in specs}
-    masks |= additive | {name for name in _inputs_above_softmaxes(model) if name in tables and tables[name] is None}
+    masks |= additive | {
+        name for name in _inputs_above_softmaxes(model, sites) if name in tables and tables[name] is None
+    }
     return InputKinds(
         specs=specs,
         masks=frozenset(masks),
@@ -100,11 +103,11 @@ def _draw(
     return np.asarray(generator.integers(0, kinds.id_bounds[spec.name], shape)).astype(dtype)
 
 
-def _additive_inputs(model: ModelProto) -> set[str]:
+def _additive_inputs(model: ModelProto, sites: Sequence[Site]) -> set[str]:
     """The inputs that a site adds to its scores, followed up through shape operators."""
     makers = {output: node for node in model.graph.node for output in node.output}
     found = set()
-    for site in match_model(model).sites:
+    for site in sites:
         for mask in site.masks:
             for name in mask.tensors if mask.form == "add" else ():
                 while name in makers and makers[name].op_type in FOLLOWED:
@@ -113,10 +116,10 @@ def _additive_inputs(model: ModelProto) -> set[str]:
     return found
 
 
-def _inputs_above_softmaxes(model: ModelProto) -> set[str]:
+def _inputs_above_softmaxes(model: ModelProto, sites: Sequence[Site]) -> set[str]:
     """The inputs whose values reach the scores other than through Q and K: masks, whatever their names are."""
     makers = {output: node for node in model.graph.node for output in node.output if output}
-    pending = [makers[site.node].input[0] for site in match_model(model).sites if site.node in makers and site.scores]
+    pending = [makers[site.node].input[0] for site in sites if site.node in makers and site.scores]
     seen: set[str] = set()
     while pending:
         name = pending.pop()

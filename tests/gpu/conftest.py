@@ -15,12 +15,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # engine_models is shared with the tests on the CPU
 
 from attngraft.engine import ShapeRange, build_engine  # noqa: E402
-from engine_cases import CONFIG, OPERANDS, PROFILE, BuildFunction  # noqa: E402
+from engine_cases import BUILDER_LEVEL, CONFIG, OPERANDS, PROFILE, BuildFunction  # noqa: E402
 from engine_models import attention_model  # noqa: E402
-
-
-BUILDER_LEVEL = 1
-"""Of TensorRT's optimization levels: higher ones search longer for faster kernels, which no test here looks at."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

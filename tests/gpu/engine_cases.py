@@ -13,6 +13,10 @@ from engine_models import HIDDEN
 
 BuildFunction = Callable[..., Path]
 
+BUILDER_LEVEL = 1
+"""Of TensorRT's optimization levels: higher ones search longer, a 12-layer model minutes longer, for faster kernels,
+which no test here looks at."""
+
 CONFIG = MaskedSoftmax(operands=(Role.KEEP,), scale=0.25, empty_rows=EmptyRows.UNIFORM)
 OPERANDS = {Role.KEEP: ("bool", ("batch", 1, "seq"))}
 PROFILE = {

@@ -19,14 +19,12 @@ from attngraft.engine import ShapeRange, build_engine
 from attngraft.onnx_export import SAMPLES, export_module
 from attngraft.rewrite import rewrite_model
 from attngraft.runtime import Session
+from engine_cases import BUILDER_LEVEL
 
 VIT = Path(os.environ.get("ATTNGRAFT_VIT", Path(__file__).parents[2] / ".demo" / "vit_s_focus.onnx"))
 
 SITES = 12
 LONGEST, LARGEST_BATCH = 384, 8
-
-BUILDER_LEVEL = 1
-"""Of TensorRT's optimization levels: the default of 3 takes minutes longer for kernels that only time would show."""
 
 FP32_TOLERANCE = 1e-3
 """TF32 is off: twelve layers of fp32 sums in another order, on outputs of order 1."""

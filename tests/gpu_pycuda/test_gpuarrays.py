@@ -16,7 +16,7 @@ sys.path[:0] = [str(TESTS / "gpu"), str(TESTS / "python")]
 
 from attngraft.engine import build_engine  # noqa: E402
 from attngraft.runtime import Session  # noqa: E402
-from engine_cases import CONFIG, OPERANDS, PROFILE, attention_inputs  # noqa: E402
+from engine_cases import BUILDER_LEVEL, CONFIG, OPERANDS, PROFILE, attention_inputs  # noqa: E402
 from engine_models import attention_model  # noqa: E402
 
 
@@ -25,7 +25,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("engine")
     onnx.save(attention_model(CONFIG, OPERANDS), folder / "model.onnx")
     return build_engine(
-        folder / "model.onnx", folder / "model.engine", backend="tensorrt", shapes=PROFILE, optimization_level=1
+        folder / "model.onnx",
+        folder / "model.engine",
+        backend="tensorrt",
+        shapes=PROFILE,
+        optimization_level=BUILDER_LEVEL,
     ).engine_path
 
 

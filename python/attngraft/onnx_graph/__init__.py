@@ -4,8 +4,8 @@ from attngraft.onnx_graph.dtypes import dtype_name, numpy_dtype, onnx_dtype
 from attngraft.onnx_graph.external import external_files
 from attngraft.onnx_graph.load import MIN_OPSET, load_model
 from attngraft.onnx_graph.save import StagedModel, save_model, stage_model
-from attngraft.onnx_graph.view import GraphView, node_label
-from attngraft.onnx_graph.walk import default_opset, graph_attributes, walk_graphs, walk_tensors
+from attngraft.onnx_graph.view import GraphView
+from attngraft.onnx_graph.walk import default_opset, graph_attributes, node_label, walk_graphs, walk_tensors
 
 __all__ = [
     "MIN_OPSET",

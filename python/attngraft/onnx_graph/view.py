@@ -12,16 +12,11 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from attngraft.onnx_graph.external import SMALL_TENSOR_BYTES
 from attngraft.onnx_graph.walk import graph_attributes
 
-__all__ = ["GraphView", "infer_types", "names_read", "node_label"]
+__all__ = ["GraphView", "infer_types", "names_read"]
 
 Shape = tuple["int | str | None", ...]
 
 NOT_DETERMINISTIC = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"})
-
-
-def node_label(node: NodeProto) -> str:
-    """A node's name or, since names are optional in ONNX, its first output."""
-    return node.name or next((output for output in node.output if output), node.op_type)
 
 
 def infer_types(model: ModelProto) -> ModelProto:

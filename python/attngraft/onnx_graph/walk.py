@@ -7,12 +7,17 @@ from collections.abc import Iterator
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-__all__ = ["default_opset", "graph_attributes", "walk_graphs", "walk_tensors"]
+__all__ = ["default_opset", "graph_attributes", "node_label", "walk_graphs", "walk_tensors"]
 
 
 def default_opset(model: ModelProto | onnx.FunctionProto) -> int:
     """The version of the standard operator set that the model imports; 0 if it imports none."""
     return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+
+
+def node_label(node: NodeProto) -> str:
+    """A node's name or, since names are optional in ONNX, its first output."""
+    return node.name or next((output for output in node.output if output), node.op_type)
 
 
 def graph_attributes(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -31,8 +36,7 @@ def walk_graphs(graph: GraphProto, path: str = "") -> Iterator[tuple[str, GraphP
     yield path, graph
     for node in graph.node:
         for name, inner in graph_attributes(node):
-            label = node.name or next((output for output in node.output if output), node.op_type)
-            yield from walk_graphs(inner, f"{path}/{label}/{name}".lstrip("/"))
+            yield from walk_graphs(inner, f"{path}/{node_label(node)}/{name}".lstrip("/"))
 
 
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:

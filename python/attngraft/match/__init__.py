@@ -1,6 +1,6 @@
 """Recognising attention softmaxes: a model in, frozen records out, each with the reason for what it can become."""
 
 from attngraft.match.model import match_model
-from attngraft.match.records import Bypass, MaskPart, ModelSites, OtherSoftmax, Scale, Site
+from attngraft.match.records import Bypass, MaskPart, ModelSites, OtherSoftmax, Scale, Site, WholeSite
 
-__all__ = ["Bypass", "MaskPart", "ModelSites", "OtherSoftmax", "Scale", "Site", "match_model"]
+__all__ = ["Bypass", "MaskPart", "ModelSites", "OtherSoftmax", "Scale", "Site", "WholeSite", "match_model"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attngraft.contract import MaskedSoftmax, Role
 
-__all__ = ["LOWERINGS", "Bypass", "MaskPart", "ModelSites", "OtherSoftmax", "Scale", "Site"]
+__all__ = ["LOWERINGS", "Bypass", "MaskPart", "ModelSites", "OtherSoftmax", "Scale", "Site", "WholeSite"]
 
 LOWERINGS = ("keep", "softmax", "native", "attention")
 """What a site can become, in the order in which reports show it."""
@@ -24,6 +24,9 @@ class MaskPart:
     invert   whether the condition is true where masked.
     fill     what masked places get; 0 for "add".
     added    the tensor that an "add-where" adds.
+    unsqueeze
+             axes of size 1 to insert into the tensor so that it broadcasts to the scores: a padding mask [B, Sk] that
+             is read for what it is has (1, 2).
     """
 
     form: str
@@ -32,6 +35,7 @@ class MaskPart:
     invert: bool = False
     fill: float = 0.0
     added: str | None = None
+    unsqueeze: tuple[int, ...] = ()
 
     def as_bias(self) -> MaskPart:
         """The same mask as an additive operand, whatever its form of adding."""
@@ -58,6 +62,36 @@ class Bypass:
 
 
 @dataclass(frozen=True)
+class WholeSite:
+    """A site from Q, K and V to the context, for the lowerings that take all of it:
+
+        context = P(softcap(scale * query . key^T) + masks) . values
+
+    query    [..., Sq, D], before any factor that `scale` includes.
+    key      [..., Sk, D], or [..., D, Sk] if `key_transposed`, likewise before its factor.
+    values   [..., Sk, Dv].
+    context  [..., Sq, Dv], the tensor that a lowered form makes in place of the present one.
+    scale    the whole scale, the factors on Q and K included.
+    layout   "bhsd": heads are a dimension before the sequence (or there are none); "bsd": a fused node's rank-3 operands
+             [B, S, heads * D].
+    heads, kv_heads
+             numbers of heads where the node states them or the shapes show them; None where neither does. kv_heads below
+             heads: key and values have fewer heads than the query (grouped queries), each to be used heads / kv_heads
+             times in succession.
+    """
+
+    query: str
+    key: str
+    values: str
+    context: str
+    scale: float
+    key_transposed: bool = True
+    layout: str = "bhsd"
+    heads: int | None = None
+    kv_heads: int | None = None
+
+
+@dataclass(frozen=True)
 class Site:
     """One attention softmax.
 
@@ -68,6 +102,11 @@ class Site:
     probabilities   tensor that the lowered node makes in place of the present one.
     config          the contract's configuration that equals the site; None when no softmax lowering is possible.
     masks           what becomes the node's operands, in the order of config.operands.
+    source_masks    the same masks as the model has them, before causality, windows and padding were read out of them,
+                    nearest to the product first: with these tensors and fills the original arithmetic is repeated.
+    whole           the site from Q, K and V to the context; None when something lies between that no lowering has words
+                    for, or nothing multiplies the values; lowerings["native"] says what.
+    widened         whether casts to fp32 and back around the softmax are absorbed.
     bypasses        scale nodes that go because their factor is in config.scale.
     guard           whether an IsNaN -> Where(0) behind the softmax is absorbed.
     dtype, rank     the scores' type, in the contract's words, and rank; None when not known.
@@ -97,6 +136,9 @@ class Site:
     consumers: tuple[str, ...]
     is_output: bool
     lowerings: Mapping[str, str | None]
+    source_masks: tuple[MaskPart, ...] = ()
+    whole: WholeSite | None = None
+    widened: bool = False
 
 
 @dataclass(frozen=True)

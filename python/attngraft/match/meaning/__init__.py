@@ -1,0 +1,10 @@
+"""Reading masks for what they are: from the nodes that make a mask to causality, window and padding tensors.
+
+Comes in: a graph and the name of an additive mask or of a condition. Goes out: a MaskMeaning that equals it for every
+input, or None when the graph does not prove one.
+"""
+
+from attngraft.match.meaning.read import read_condition, read_mask
+from attngraft.match.meaning.records import MaskMeaning, PaddingMask
+
+__all__ = ["MaskMeaning", "PaddingMask", "read_condition", "read_mask"]

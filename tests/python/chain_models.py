@@ -72,6 +72,9 @@ class Form:
     empty_rows: str = "zeros"
     guard: bool = False
     opset: int = 17
+    softcap: float = 0.0
+    native: str | None = None
+    """Why the site has no form from Q, K and V to the context; None if it has one."""
 
     def model(self) -> ModelProto:
         return attention(self.chain, inputs=self.inputs, constants=self.constants, opset=self.opset)
@@ -273,7 +276,8 @@ FORMS: dict[str, Form] = {
         shape = Shape(q) axis = Constant<value = int64 {3}>() dim = Gather(shape, axis) wide = Cast<to = 1>(dim)
         root = Sqrt(wide) one = Constant<value = float {1.0}>() c = Div(one, root)
         r = Sqrt(c) qs = Mul(q, r) ks = Mul(kt, r) s = MatMul(qs, ks) p = Softmax<axis = -1>(s)
-        """
+        """,
+        scale=0.5,
     ),
     "identities and dropouts": Form(
         """
@@ -292,5 +296,6 @@ FORMS: dict[str, Form] = {
         constants={"f": -1e9},
         operands=("keep",),
         empty_rows="uniform",
+        native="a Reshape of the scores lies between the product and the softmax",
     ),
 }

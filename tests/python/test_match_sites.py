@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.inliner
 import pytest
-from chain_models import FORMS, attention
-
 from attngraft.lower import lower_model
 from attngraft.match import match_model
 from attngraft.match.records import LOWERINGS
 from attngraft.onnx_graph import load_model
 from attngraft.verify import verify_models
+from chain_models import FORMS, attention
 
 
 def other_reason(model: onnx.ModelProto) -> str:
@@ -50,8 +50,8 @@ def test_similarity_that_weighs_no_values_is_left_alone() -> None:
     assert "weighs no values" in other_reason(model)
 
 
-def test_log_softmax_is_left_alone() -> None:
-    model = attention("s = MatMul(q, kt) l = LogSoftmax<axis = -1>(s) p = Exp(l)")
+def test_log_softmax_without_its_exponential_is_left_alone() -> None:
+    model = attention("s = MatMul(q, kt) l = LogSoftmax<axis = -1>(s) p = Neg(l)")
     assert "LogSoftmax" in other_reason(model)
 
 
@@ -79,11 +79,11 @@ def test_mask_that_does_not_broadcast_is_a_reason() -> None:
     assert "does not broadcast" in site.lowerings["softmax"]
 
 
-def test_native_and_attention_are_not_in_this_version() -> None:
+def test_every_lowering_has_a_word() -> None:
     (site,) = match_model(FORMS["bare"].model()).sites
     assert set(site.lowerings) == set(LOWERINGS)
-    assert site.lowerings["keep"] is None
-    assert site.lowerings["native"] == site.lowerings["attention"] == "not available in this version"
+    assert site.lowerings["keep"] is site.lowerings["softmax"] is site.lowerings["native"] is None
+    assert site.lowerings["attention"] == "not available in this version"
 
 
 def test_scale_of_query_and_key_stays_in_fp16() -> None:
@@ -108,7 +108,7 @@ def test_scale_of_query_and_key_stays_when_the_scores_are_read_elsewhere() -> No
 
 
 @pytest.mark.parametrize("fill", [-65504.0, -1e4])
-def test_half_precision_fills_stay_additive(fill: float) -> None:
+def test_half_precision_fills_leave_a_wholly_masked_row_unmasked(fill: float) -> None:
     """In fp32, where the sum is made, they do not absorb the scores: a wholly masked row is as if nothing were
     masked."""
     chain = """
@@ -118,7 +118,7 @@ def test_half_precision_fills_stay_additive(fill: float) -> None:
     model = attention(chain, inputs=("attention_mask",), constants={"one": 1.0, "f": fill}, dtype="float16")
     sites = match_model(model)
     (site,) = sites.sites
-    assert site.config.operands == ("bias",)
+    assert (site.config.operands, site.config.empty_rows) == (("keep",), "unmasked")
     report = verify_models(model, lower_model(model, sites, {"p": "softmax"}))
     assert report.passed, str(report)
 
@@ -186,7 +186,7 @@ def test_fused_attention_is_a_site_that_is_kept() -> None:
     assert site.scale.value == 0.5
 
 
-def test_softmax_in_a_local_function_is_named() -> None:
+def test_site_in_a_local_function_is_recognised_there() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17, "local" : 1]>
         g (float[B,2,S,4] q, float[B,2,T,4] k, float[B,2,T,4] v) => (float[B,2,S,4] out) { out = local.attend(q, k, v) }
@@ -194,9 +194,11 @@ def test_softmax_in_a_local_function_is_named() -> None:
         attend (q, k, v) => (out)
         { kt = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, kt) p = Softmax<axis = -1>(s) out = MatMul(p, v) }
     """)
-    (other,) = match_model(model).others
-    assert "inline" in other.reason
-    assert other.graph == "function local::attend"
+    (site,) = match_model(model).sites
+    assert (site.graph, site.config, site.whole) == ("function local::attend", None, None)
+    assert "inline" in site.lowerings["softmax"]
+    (inlined,) = match_model(onnx.inliner.inline_local_functions(model)).sites
+    assert inlined.lowerings["softmax"] is inlined.lowerings["native"] is None
 
 
 def test_the_model_is_not_changed() -> None:
@@ -210,10 +212,10 @@ def test_the_model_is_not_changed() -> None:
     ("name", "operands", "scale", "empty_rows", "guard", "dtype", "heads", "head_size", "layout"),
     [
         ("bert_sdpa_torchscript", ("keep",), 8**-0.5, "zeros", True, "float32", 4, 8, "bshd"),
-        ("bert_eager_fp16_dynamo", ("bias",), 8**-0.5, "zeros", False, "float16", 4, 8, "bshd"),
+        ("bert_eager_fp16_dynamo", ("keep",), 8**-0.5, "unmasked", False, "float16", 4, 8, "bshd"),
         ("bert_attentions_dynamo", ("keep",), 8**-0.5, "uniform", False, "float32", 4, 8, "bshd"),
         ("gpt2_sdpa_dynamo", ("keep",), 8**-0.5, "uniform", True, "float32", 4, 8, "bshd"),
-        ("llama_eager_fp16_torchscript", ("bias",), 8**-0.5, "zeros", False, "float16", None, 8, None),
+        ("llama_eager_fp16_torchscript", ("keep",), 8**-0.5, "unmasked", False, "float16", None, 8, None),
         ("sdpa_boolean_dynamo", ("keep",), 0.25, "uniform", True, "float32", 4, 16, None),
     ],
 )

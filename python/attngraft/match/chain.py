@@ -8,11 +8,21 @@ from dataclasses import dataclass, replace
 from onnx import TensorProto
 
 from attngraft.contract import Role
-from attngraft.match.mask import MAX_FILL, MaskedScores, added_mask, holds_mask, where_mask
-from attngraft.match.operators import cast_types, is_cast, is_pass_through
+from attngraft.match.mask import (
+    MAX_FILL,
+    MaskedScores,
+    added_mask,
+    before_floor,
+    blended_mask,
+    holds_mask,
+    where_mask,
+)
+from attngraft.match.normaliser import before_shift
+from attngraft.match.operators import cast_types, is_cast, is_pass_through, is_standard
 from attngraft.match.paths import depends_on_inputs
 from attngraft.match.records import MaskPart, Scale
-from attngraft.match.scale import ScalarFactor, scale_factor
+from attngraft.match.scale import ScalarFactor, known_factor, scale_factor
+from attngraft.match.understood import is_mask_tensor
 from attngraft.onnx_graph import GraphView
 
 __all__ = ["Chain", "climb"]
@@ -22,7 +32,7 @@ __all__ = ["Chain", "climb"]
 class Chain:
     """What lies between `scores` and the softmax: masks in the operands' order, the scale, whether a Cast to fp32 is
     absorbed (`widened`), whether something else reads a tensor on the way (`shared`), and whether a mask is among what
-    became the bias (`masked_twice`)."""
+    became the bias (`masked_twice`), the softcap, and whether -inf is lifted to the type's lowest value (`floored`)."""
 
     scores: str
     masks: tuple[MaskPart, ...] = ()
@@ -30,6 +40,8 @@ class Chain:
     widened: bool = False
     shared: bool = False
     masked_twice: bool = False
+    softcap: float = 0.0
+    floored: bool = False
 
     def part(self, role: str) -> MaskPart | None:
         return next((mask for mask in self.masks if mask.role == role), None)
@@ -58,12 +70,16 @@ def _climb(view: GraphView, softmax_input: str, narrow: int | None, fills_mask: 
 
 def _has_overlap(view: GraphView, chain: Chain) -> bool:
     """Whether a finite fill may meet another mask: a row's result then depends on both numbers, and only the original
-    arithmetic gives it. What is added independently of the inputs' values is a position bias, no mask."""
+    arithmetic gives it. What is added independently of the inputs' values is a position bias, unless it is read as a
+    mask."""
     keep, bias = chain.part(Role.KEEP), chain.part(Role.BIAS)
     if keep is None or keep.fill == -math.inf:
         return False
-    is_from_inputs = bias is not None and any(depends_on_inputs(view, name) for name in bias.tensors)
-    return chain.masked_twice or is_from_inputs or holds_mask(view, chain.scores)
+    if chain.masked_twice or holds_mask(view, chain.scores):
+        return True
+    added = () if bias is None else bias.tensors
+    shape = view.shape(chain.scores)
+    return any(depends_on_inputs(view, name) or is_mask_tensor(view, name, shape) for name in added)
 
 
 def _peel(view: GraphView, chain: Chain, narrow: int | None, fills_mask: bool) -> Chain | None:
@@ -74,13 +90,21 @@ def _peel(view: GraphView, chain: Chain, narrow: int | None, fills_mask: bool) -
         if cast_types(view, node) == (narrow, TensorProto.FLOAT) and not chain.widened:
             return replace(chain, scores=node.input[0], widened=True)
         return None
+    unshifted = before_shift(view, node, -1)
+    if unshifted is not None:
+        return replace(chain, scores=unshifted)
+    unfloored = before_floor(view, node)
+    if unfloored is not None:
+        return None if chain.scale.places or chain.masks else replace(chain, scores=unfloored, floored=True)
+    masked = blended_mask(view, node) or where_mask(view, node)
+    if masked is not None:
+        return _with_where(chain, masked, fills_mask)
     masked = added_mask(view, node)
     if masked is not None:
         return _with_added(view, chain, masked, fills_mask)
-    masked = where_mask(view, node)
-    if masked is not None:
-        return _with_where(chain, masked, fills_mask)
-    factor = scale_factor(view, node)
+    if is_standard(node, "Tanh"):
+        return _with_softcap(chain, node.input[0])
+    factor = known_factor(view, node) or scale_factor(view, node)
     return None if factor is None else _with_scale(chain, factor)
 
 
@@ -88,10 +112,17 @@ def _with_scale(chain: Chain, factor: ScalarFactor) -> Chain | None:
     if factor.value is not None:
         value = chain.scale.value * factor.value
         return replace(chain, scores=factor.tensor, scale=replace(chain.scale, value=value, places=("scores",)))
-    if chain.scale.note is not None:
+    if chain.scale.note is not None or chain.softcap:
         return None
     note = "computed scale stays on the scores"
     return replace(chain, scale=replace(chain.scale, places=("computed",), note=note))
+
+
+def _with_softcap(chain: Chain, tensor: str) -> Chain | None:
+    """cap * tanh(t / cap): the factor so far is the cap; what comes above is the scale divided by it."""
+    if chain.softcap or chain.scale.note is not None:
+        return None
+    return replace(chain, scores=tensor, softcap=chain.scale.value, scale=replace(chain.scale, places=("scores",)))
 
 
 def _with_added(view: GraphView, chain: Chain, masked: MaskedScores, fills_mask: bool) -> Chain | None:
@@ -115,7 +146,7 @@ def _with_added(view: GraphView, chain: Chain, masked: MaskedScores, fills_mask:
 def _with_where(chain: Chain, masked: MaskedScores, fills_mask: bool) -> Chain | None:
     """A finite fill equals "not allowed" only if nothing is added to it later; -inf stays -inf."""
     fill = masked.mask.fill * chain.scale.value
-    if chain.part(Role.KEEP) is not None:
+    if chain.part(Role.KEEP) is not None or chain.softcap:
         return None
     if fill != -math.inf and (chain.masks or fill > MAX_FILL or not fills_mask):
         return None

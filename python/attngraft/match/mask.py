@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import ml_dtypes
 import numpy as np
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from attngraft.contract import KEEP_DTYPES, Role
 from attngraft.match.operators import is_cast, is_standard
@@ -14,7 +15,16 @@ from attngraft.match.records import MaskPart
 from attngraft.match.scale import scalar_factor
 from attngraft.onnx_graph import GraphView, dtype_name
 
-__all__ = ["MAX_FILL", "MaskedScores", "added_mask", "holds_mask", "where_mask"]
+__all__ = [
+    "ABSORBING_FILL",
+    "MAX_FILL",
+    "MaskedScores",
+    "added_mask",
+    "before_floor",
+    "blended_mask",
+    "holds_mask",
+    "where_mask",
+]
 
 MAX_FILL = -1e4
 """A fill at most this large counts as "not allowed". exp(-1e4) is 0 in every type, and scores within +-1e4 of each
@@ -24,6 +34,14 @@ ABSORBING_FILL = 0.99 * float(np.finfo(np.float32).min)
 """An added fill this low absorbs every score in fp32, in which masks are added here and in ONNX Runtime whatever the
 tensors' type: what remains is one constant for all keys. bfloat16's lowest value is among them, fp16's -65504 is
 not."""
+
+
+_LOWEST_VALUES = {
+    TensorProto.FLOAT: float(np.finfo(np.float32).min),
+    TensorProto.FLOAT16: float(np.finfo(np.float16).min),
+    TensorProto.BFLOAT16: float(ml_dtypes.finfo(ml_dtypes.bfloat16).min),
+}
+"""The lowest finite number of each type that scores have."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +76,42 @@ def where_mask(view: GraphView, node: NodeProto | None) -> MaskedScores | None:
     return None
 
 
+def blended_mask(view: GraphView, node: NodeProto | None) -> MaskedScores | None:
+    """scores * m + (1 - m) * fill with m cast from integers or booleans, taken for 0 and 1: a Where written out."""
+    if not is_standard(node, "Add"):
+        return None
+    for kept, filled in (node.input, node.input[::-1]):
+        mask = _scaled_complement(view, filled)
+        product = view.maker(kept)
+        if mask is None or not is_standard(product, "Mul"):
+            continue
+        for scores, factor in (product.input, product.input[::-1]):
+            cast = view.maker(factor)
+            if is_cast(cast) and cast.input[0] == mask.tensors[0] and find_product(view, scores) is not None:
+                return MaskedScores(scores, replace(mask, form="where", added=None)) if mask.fill <= MAX_FILL else None
+    return None
+
+
+def before_floor(view: GraphView, node: NodeProto | None) -> str | None:
+    """The scores that Max(scores, lowest value of their type) lifts from -inf; None if `node` does something else."""
+    if not is_standard(node, "Max") or len(node.input) != 2:
+        return None
+    dtype = view.dtype(node.output[0])
+    lowest = _LOWEST_VALUES.get(dtype)
+    for scores, floor in (node.input, node.input[::-1]):
+        value = view.scalar(floor)
+        if value is not None and lowest is not None and value <= 0.99 * lowest:
+            return scores
+    return None
+
+
 def holds_mask(view: GraphView, scores: str) -> bool:
     """Whether a fill was put in the scores already, by a Where or an added Where, anywhere above them."""
     for node in nodes_above(view, scores):
         added = added_mask(view, node)
-        if where_mask(view, node) is not None or (added is not None and added.mask.role == Role.KEEP):
+        if (where_mask(view, node) or blended_mask(view, node)) is not None or (
+            added is not None and added.mask.role == Role.KEEP
+        ):
             return True
     return False
 

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from attngraft.contract import DOMAIN, MASKED_SOFTMAX
-from attngraft.match.fused import FUSED_OPERATORS, match_fused
+from attngraft.match.fused import is_fused_attention, match_fused
+from attngraft.match.normaliser import find_normaliser
+from attngraft.match.operators import is_standard
 from attngraft.match.records import ModelSites, OtherSoftmax, Site
 from attngraft.match.softmax import match_softmax
 from attngraft.onnx_graph import GraphView, default_opset, graph_attributes, node_label
@@ -17,7 +19,7 @@ from attngraft.onnx_graph.view import infer_types
 
 __all__ = ["match_model"]
 
-SOFTMAX_OPERATORS = frozenset({"Softmax", "LogSoftmax"})
+IN_FUNCTION = "it is inside a local function; inline it first with onnx.inliner.inline_local_functions"
 
 
 def match_model(model: ModelProto) -> ModelSites:
@@ -48,30 +50,41 @@ def _views(
 def _match_node(view: GraphView, node: NodeProto, path: str, opset: int) -> Site | OtherSoftmax | None:
     if node.domain == DOMAIN and node.op_type == MASKED_SOFTMAX:
         return OtherSoftmax(node_label(node), path, f"it is {DOMAIN}::{MASKED_SOFTMAX} already")
-    if node.op_type in FUSED_OPERATORS and node.domain in ("", "ai.onnx", "com.microsoft"):
+    if is_fused_attention(node):
         return match_fused(view, node, path)
-    if node.domain not in ("", "ai.onnx"):
-        return None
-    if node.op_type == "Softmax":
-        return match_softmax(view, node, path, opset)
-    if node.op_type == "LogSoftmax":
+    normaliser = find_normaliser(view, node, opset)
+    if normaliser is not None:
+        return match_softmax(view, normaliser, path)
+    if is_standard(node, "LogSoftmax"):
         return OtherSoftmax(node_label(node), path, "LogSoftmax gives logarithms, not probabilities")
     return None
 
 
-def _in_functions(model: ModelProto) -> list[OtherSoftmax]:
-    """Softmaxes inside local functions: which call they belong to, and with which types, only inlining tells."""
-    return [
-        OtherSoftmax(
-            node_label(node),
-            f"function {function.domain}::{function.name}",
-            "it is inside a local function; inline it first with onnx.inliner.inline_local_functions",
+def _in_functions(model: ModelProto) -> Iterator[Site | OtherSoftmax]:
+    """What local functions hold, once for each function: in which types and how often, only its calls tell."""
+    for function in model.functions:
+        if function.domain == DOMAIN:
+            continue
+        graph = GraphProto(
+            name=function.name,
+            node=function.node,
+            input=[ValueInfoProto(name=name) for name in function.input],
+            output=[ValueInfoProto(name=name) for name in function.output],
         )
-        for function in model.functions
-        if function.domain != DOMAIN
-        for node in function.node
-        if node.op_type in SOFTMAX_OPERATORS and node.domain in ("", "ai.onnx")
-    ]
+        path = f"function {function.domain}::{function.name}"
+        for inner_path, view in _views(graph, graph, None, path):
+            for node in view.graph.node:
+                record = _match_node(view, node, inner_path, default_opset(function))
+                if record is not None:
+                    yield _in_function(record)
+
+
+def _in_function(record: Site | OtherSoftmax) -> Site | OtherSoftmax:
+    """A site of a function is shown and kept: to lower it, its calls must be inlined."""
+    if isinstance(record, OtherSoftmax):
+        return record
+    lowerings = dict.fromkeys(record.lowerings, IN_FUNCTION) | {"keep": None}
+    return replace(record, config=None, whole=None, lowerings=lowerings)
 
 
 def _with_unique_names(found: list[Site | OtherSoftmax]) -> list[Site | OtherSoftmax]:

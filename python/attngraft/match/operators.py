@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 import onnx
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from attngraft.onnx_graph import GraphView
 
-__all__ = ["attribute", "cast_types", "is_cast", "is_pass_through", "is_product", "is_standard"]
+__all__ = [
+    "HALF_TYPES",
+    "attribute",
+    "axis_is_last",
+    "cast_types",
+    "exchanges_last_two",
+    "is_cast",
+    "is_pass_through",
+    "is_pooling_product",
+    "is_product",
+    "is_standard",
+]
 
+HALF_TYPES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 PRODUCTS = frozenset({"MatMul", "Einsum", "Gemm", "FusedMatMul"})
 
 
@@ -35,6 +47,24 @@ def is_product(view: GraphView, node: NodeProto | None) -> bool:
         and len(node.input) >= 2
         and not any(view.is_constant(name) for name in node.input[:2])
     )
+
+
+def is_pooling_product(view: GraphView, node: NodeProto | None) -> bool:
+    """A matrix product whose left operand is made of weights and whose right one is an activation: a learned query,
+    which pools the sequence that keys and values come from."""
+    return is_standard(node, "MatMul") and view.is_constant(node.input[0]) and not view.is_constant(node.input[1])
+
+
+def exchanges_last_two(node: NodeProto) -> bool:
+    """Whether a Transpose exchanges the last two dimensions and leaves the others."""
+    perm = list(attribute(node, "perm", ()))
+    rank = len(perm)
+    return rank >= 2 and perm == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def axis_is_last(axis: int, shape: tuple | None) -> bool:
+    """Whether an axis, as a node states it, is the last one of a tensor of that shape."""
+    return axis == -1 or (shape is not None and axis == len(shape) - 1)
 
 
 def is_cast(node: NodeProto | None) -> TypeGuard[NodeProto]:

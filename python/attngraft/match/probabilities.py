@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnx import NodeProto
-
-from attngraft.match.operators import cast_types, is_cast, is_pass_through, is_standard
+from attngraft.match.nan_guard import nan_guard
+from attngraft.match.operators import cast_types, is_cast, is_pass_through
 from attngraft.onnx_graph import GraphView
 
 __all__ = ["Probabilities", "probabilities_behind"]
@@ -21,9 +20,9 @@ class Probabilities:
     guard: bool
 
 
-def probabilities_behind(view: GraphView, softmax: NodeProto) -> list[Probabilities]:
-    """The tensors that hold the result, nearest first: each is read by nothing but what leads to the next."""
-    current = Probabilities(softmax.output[0], view.dtype(softmax.output[0]), guard=False)
+def probabilities_behind(view: GraphView, result: str) -> list[Probabilities]:
+    """The tensors that hold a softmax's `result`, nearest first: each is read by nothing but what leads to the next."""
+    current = Probabilities(result, view.dtype(result), guard=False)
     found = [current]
     while True:
         following = _behind_guard(view, current) or _behind_neutral_node(view, current)
@@ -34,16 +33,9 @@ def probabilities_behind(view: GraphView, softmax: NodeProto) -> list[Probabilit
 
 
 def _behind_guard(view: GraphView, current: Probabilities) -> Probabilities | None:
-    """Where(IsNaN(p), 0, p): rows without an allowed key become zeros."""
-    readers = view.readers(current.tensor)
-    tests = [node for node in readers if is_standard(node, "IsNaN")]
-    wheres = [node for node in readers if is_standard(node, "Where")]
-    if len(tests) != 1 or len(wheres) != 1 or not view.is_only_read_by(current.tensor, *tests, *wheres):
-        return None
-    test, where = tests[0], wheres[0]
-    if where.input[0] != test.output[0] or where.input[2] != current.tensor or view.scalar(where.input[1]) != 0:
-        return None
-    return Probabilities(where.output[0], current.dtype, guard=True)
+    """Where(IsNaN(p), 0, p) and the like: rows without an allowed key become zeros."""
+    found = nan_guard(view, current.tensor)
+    return None if found is None else Probabilities(found.tensor, current.dtype, found.guard or current.guard)
 
 
 def _behind_neutral_node(view: GraphView, current: Probabilities) -> Probabilities | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attngraft.contract import MaskedSoftmax, Role
+from attngraft.contract import CausalMode, MaskedSoftmax, Role
 
 __all__ = ["LOWERINGS", "Bypass", "MaskPart", "ModelSites", "OtherSoftmax", "Scale", "Site", "WholeSite"]
 
@@ -20,13 +20,17 @@ class MaskPart:
     form     how the model has it: "add" (a tensor is added to the scores), "add-where" (one that is 0 or a fill)
              or "where" (a Where between the scores and a fill).
     role     the operand that it becomes.
-    tensors  what the operand is made of: the added tensors (summed, if several), or the condition.
+    tensors  what the operand is made of: the added tensors (summed, if several), or the condition, which is bool, or
+             an integer that is 0 where masked.
     invert   whether the condition is true where masked.
     fill     what masked places get; 0 for "add".
     added    the tensor that an "add-where" adds.
     unsqueeze
              axes of size 1 to insert into the tensor so that it broadcasts to the scores: a padding mask [B, Sk] that
              is read for what it is has (1, 2).
+    split_heads
+             number of heads H by which the tensor's first dimension is to be split, [B * H, ...] to [B, H, ...], so
+             that it broadcasts to the scores; 0: as it is.
     """
 
     form: str
@@ -36,6 +40,7 @@ class MaskPart:
     fill: float = 0.0
     added: str | None = None
     unsqueeze: tuple[int, ...] = ()
+    split_heads: int = 0
 
     def as_bias(self) -> MaskPart:
         """The same mask as an additive operand, whatever its form of adding."""
@@ -72,12 +77,20 @@ class WholeSite:
     values   [..., Sk, Dv].
     context  [..., Sq, Dv], the tensor that a lowered form makes in place of the present one.
     scale    the whole scale, the factors on Q and K included.
-    layout   "bhsd": heads are a dimension before the sequence (or there are none); "bsd": a fused node's rank-3 operands
-             [B, S, heads * D].
+    layout   "bhsd": heads are a dimension before the sequence (or there are none); "bsd": a fused node's rank-3
+             operands [B, S, heads * D].
     heads, kv_heads
-             numbers of heads where the node states them or the shapes show them; None where neither does. kv_heads below
-             heads: key and values have fewer heads than the query (grouped queries), each to be used heads / kv_heads
-             times in succession.
+             numbers of heads where the node states them or the shapes show them; None where neither does. kv_heads
+             below heads: key and values have fewer heads than the query (grouped queries), each to be used
+             heads / kv_heads times in succession.
+    softcap  cap of cap * tanh(t / cap) between scale and masks; 0: none.
+    causal   causality that the node itself states (a fused node's is_causal), in addition to the site's source_masks.
+    dtype    element type of query, key and values, in the contract's words; None when not known. A site in a half
+             type whose softmax, or second product too, is computed in fp32 behind casts (Site.widened) has the half
+             type here.
+    context_dtype
+             element type of `context`; differs from `dtype` where the casts to fp32 are not undone before it.
+    wide     those of query, key and values that are fp32 although `dtype` is a half type: to be cast to it first.
     """
 
     query: str
@@ -89,6 +102,11 @@ class WholeSite:
     layout: str = "bhsd"
     heads: int | None = None
     kv_heads: int | None = None
+    softcap: float = 0.0
+    causal: str = CausalMode.NONE
+    dtype: str | None = None
+    context_dtype: str | None = None
+    wide: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,13 +124,13 @@ class Site:
                     nearest to the product first: with these tensors and fills the original arithmetic is repeated.
     whole           the site from Q, K and V to the context; None when something lies between that no lowering has words
                     for, or nothing multiplies the values; lowerings["native"] says what.
-    widened         whether casts to fp32 and back around the softmax are absorbed.
+    widened         whether casts to fp32 around the softmax are absorbed, by the softmax lowering or by `whole`.
     bypasses        scale nodes that go because their factor is in config.scale.
-    guard           whether an IsNaN -> Where(0) behind the softmax is absorbed.
+    guard           whether a row without an allowed key gives zeros: an IsNaN -> Where(0), nan_to_num, or a fused node.
     dtype, rank     the scores' type, in the contract's words, and rank; None when not known.
     heads, head_size, layout
                     as far as shapes and nodes show them; layout is "bshd" when Q is transposed from [B, S, H, D],
-                    "packed" when it is cut from one projection.
+                    "packed" when it is cut from one projection, and of a fused node that of `whole`.
     consumers       labels of the nodes that read the probabilities.
     is_output       whether the probabilities are an output of the graph.
     lowerings       for each lowering None if it is possible, else the reason why not.

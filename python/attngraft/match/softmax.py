@@ -8,12 +8,17 @@ from onnx import NodeProto, TensorProto
 
 from attngraft.contract import MAX_RANK, MIN_RANK, SCORE_DTYPES, EmptyRows, MaskedSoftmax, Role
 from attngraft.match.chain import Chain, climb
-from attngraft.match.layout import HeadLayout, head_layout
-from attngraft.match.operators import attribute, is_product
-from attngraft.match.paths import find_product, find_values_product
+from attngraft.match.layout import head_layout
+from attngraft.match.mask import holds_mask
+from attngraft.match.normaliser import Normaliser
+from attngraft.match.operators import HALF_TYPES, axis_is_last, is_product
+from attngraft.match.paths import find_pooling_product, find_product, find_values_product, is_factorised
 from attngraft.match.probabilities import Probabilities, probabilities_behind
 from attngraft.match.records import Bypass, OtherSoftmax, Scale, Site
 from attngraft.match.scale import combine_scales, operand_scales
+from attngraft.match.sizes import known_rank
+from attngraft.match.understood import Understood, understand_masks
+from attngraft.match.whole import WholeReading, read_whole
 from attngraft.onnx_graph import GraphView, dtype_name, node_label
 
 __all__ = ["NOT_IN_THIS_VERSION", "match_softmax"]
@@ -21,57 +26,114 @@ __all__ = ["NOT_IN_THIS_VERSION", "match_softmax"]
 NOT_IN_THIS_VERSION = "not available in this version"
 
 
-def match_softmax(view: GraphView, node: NodeProto, path: str, opset: int) -> Site | OtherSoftmax:
-    """Reads the surroundings of a Softmax node. `path` is its graph's, `opset` the model's."""
-    name = node_label(node)
-    product = find_product(view, node.input[0])
+def match_softmax(view: GraphView, normaliser: Normaliser, path: str) -> Site | OtherSoftmax:
+    """Reads the surroundings of a softmax. `path` is its graph's."""
+    name = node_label(normaliser.node)
+    values = find_values_product(view, normaliser.probabilities)
+    product = find_product(view, normaliser.scores)
+    if product is None and values is not None:
+        product = find_pooling_product(view, normaliser.scores)
     if product is None:
+        if values is not None and is_factorised(view, values):
+            return _factorised(view, normaliser, path)
         return OtherSoftmax(name, path, "its input is made from no product of two activations, so it is no attention")
-    if find_values_product(view, node.output[0]) is None:
+    if values is None:
         return OtherSoftmax(name, path, "its result weighs no values: no product with another activation follows")
-    return _site(view, node, path, opset, head_layout(view, product))
+    return _site(view, normaliser, path, product)
 
 
-def _site(view: GraphView, node: NodeProto, path: str, opset: int, layout: HeadLayout) -> Site:
-    behind, chain = _extent(view, node)
+def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto) -> Site:
+    candidates = probabilities_behind(view, normaliser.probabilities)
+    behind, chain = _extent(view, normaliser, candidates)
+    reading = read_whole(view, normaliser, product, candidates[-1])
     dtype = view.dtype(chain.scores) or behind.dtype
     scale, bypasses = _whole_scale(view, chain, dtype)
-    reason = _axis_reason(view, node, opset) or _type_reason(view, chain, dtype)
-    operands = tuple(mask.role for mask in chain.masks)
-    config = MaskedSoftmax(operands=operands, scale=scale.value, empty_rows=_empty_rows(chain))
-    shape = view.shape(node.input[0])
+    shape = view.shape(normaliser.scores) or view.shape(normaliser.probabilities)
+    rank = _rank(view, shape, reading)
+    holds_fills = chain.masked_twice or holds_mask(view, chain.scores)
+    understood = understand_masks(view, chain.masks, shape or (None,) * (rank or 0), dtype, holds_fills=holds_fills)
+    reason = normaliser.obstacle or _axis_reason(normaliser, shape) or _type_reason(view, chain, dtype)
+    layout = head_layout(view, product)
     return Site(
-        name=node_label(node),
+        name=node_label(normaliser.node),
         graph=path,
-        node=node.output[0],
+        node=normaliser.node.output[0],
         scores=chain.scores,
         probabilities=behind.tensor,
-        config=config if reason is None else None,
-        masks=chain.masks,
+        config=_config(scale, chain, normaliser, understood) if reason is None else None,
+        masks=understood.masks,
         scale=scale,
         bypasses=bypasses,
-        guard=behind.guard,
+        guard=candidates[-1].guard,
         dtype=dtype_name(dtype) if dtype else None,
-        rank=None if shape is None else len(shape),
+        rank=rank,
         heads=layout.heads,
         head_size=layout.head_size,
         layout=layout.layout,
         consumers=tuple(node_label(reader) for reader in view.readers(behind.tensor)),
         is_output=behind.tensor in view.outputs,
-        lowerings={"keep": None, "softmax": reason, "native": NOT_IN_THIS_VERSION, "attention": NOT_IN_THIS_VERSION},
+        lowerings={"keep": None, "softmax": reason, "native": reading.reason, "attention": NOT_IN_THIS_VERSION},
+        source_masks=reading.masks,
+        whole=reading.whole,
+        widened=reading.widened or chain.widened,
     )
 
 
-def _extent(view: GraphView, node: NodeProto) -> tuple[Probabilities, Chain]:
+def _config(scale: Scale, chain: Chain, normaliser: Normaliser, understood: Understood) -> MaskedSoftmax:
+    return MaskedSoftmax(
+        operands=tuple(mask.role for mask in understood.masks),
+        scale=scale.value,
+        causal=understood.causal,
+        window_left=understood.window_left,
+        window_right=understood.window_right,
+        softcap=chain.softcap,
+        empty_rows=_empty_rows(chain, normaliser, understood),
+    )
+
+
+def _factorised(view: GraphView, normaliser: Normaliser, path: str) -> Site:
+    """A site of linear attention: shown with its reason, and kept."""
+    reason = "factorised attention: the softmax normalises keys or queries, and no scores exist"
+    dtype = view.dtype(normaliser.scores)
+    shape = view.shape(normaliser.scores)
+    return Site(
+        name=node_label(normaliser.node),
+        graph=path,
+        node=normaliser.node.output[0],
+        scores=normaliser.scores,
+        probabilities=normaliser.probabilities,
+        config=None,
+        masks=(),
+        scale=Scale(),
+        bypasses=(),
+        guard=False,
+        dtype=dtype_name(dtype) if dtype else None,
+        rank=None if shape is None else len(shape),
+        heads=None,
+        head_size=None,
+        layout=None,
+        consumers=tuple(node_label(reader) for reader in view.readers(normaliser.probabilities)),
+        is_output=normaliser.probabilities in view.outputs,
+        lowerings={"keep": None, "softmax": reason, "native": reason, "attention": NOT_IN_THIS_VERSION},
+    )
+
+
+def _rank(view: GraphView, shape: tuple | None, reading: WholeReading) -> int | None:
+    """The scores' rank; where inference lost it, that of an operand."""
+    whole = reading.whole
+    names = () if whole is None else (whole.query, whole.key, whole.values, whole.context)
+    return next((rank for rank in (shape and len(shape), *(known_rank(view, name) for name in names)) if rank), None)
+
+
+def _extent(view: GraphView, normaliser: Normaliser, candidates: list[Probabilities]) -> tuple[Probabilities, Chain]:
     """How far down and up the site reaches. A cast to fp32 above is absorbed only with the cast back below."""
-    candidates = probabilities_behind(view, node)
     softmax_type = candidates[0].dtype
-    narrow_types = {c.dtype for c in candidates} & {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+    narrow_types = {c.dtype for c in candidates} & HALF_TYPES
     for narrow in sorted(narrow_types) if softmax_type == TensorProto.FLOAT else ():
-        chain = climb(view, node.input[0], narrow)
+        chain = climb(view, normaliser.scores, narrow)
         if chain.widened:
             return [c for c in candidates if c.dtype == narrow][-1], chain
-    return [c for c in candidates if c.dtype == softmax_type][-1], climb(view, node.input[0], None)
+    return [c for c in candidates if c.dtype == softmax_type][-1], climb(view, normaliser.scores, None)
 
 
 def _whole_scale(view: GraphView, chain: Chain, dtype: int) -> tuple[Scale, tuple[Bypass, ...]]:
@@ -84,21 +146,25 @@ def _whole_scale(view: GraphView, chain: Chain, dtype: int) -> tuple[Scale, tupl
     return combine_scales(chain.scale, on_operands), bypasses
 
 
-def _empty_rows(chain: Chain) -> str:
-    """-inf leaves nothing to divide by (NaN, or zeros behind a guard); one finite value at every key is uniform."""
+def _empty_rows(chain: Chain, normaliser: Normaliser, understood: Understood) -> str:
+    """-inf leaves nothing to divide by (NaN, or zeros behind a guard); one finite value at every key is uniform, unless
+    its exponential underflows because no maximum was subtracted."""
+    if not normaliser.stable:
+        return EmptyRows.ZEROS
+    if understood.empty_rows is not None and not chain.floored:
+        return understood.empty_rows
     keep = chain.part(Role.KEEP)
-    return EmptyRows.UNIFORM if keep is not None and keep.fill != -math.inf else EmptyRows.ZEROS
+    is_finite = chain.floored or (keep is not None and keep.fill != -math.inf)
+    return EmptyRows.UNIFORM if is_finite else EmptyRows.ZEROS
 
 
-def _axis_reason(view: GraphView, node: NodeProto, opset: int) -> str | None:
-    # Before opset 13 the default axis was 1 and everything from the axis on was flattened.
-    axis = attribute(node, "axis", -1 if opset >= 13 else 1)
-    if axis == -1:
+def _axis_reason(normaliser: Normaliser, shape: tuple | None) -> str | None:
+    if axis_is_last(normaliser.axis, shape):
         return None
-    shape = view.shape(node.input[0]) or view.shape(node.output[0])
     if shape is None:
+        axis = normaliser.axis
         return f"softmax over axis {axis} of a tensor of unknown rank; run shape inference or export with axis=-1"
-    return None if axis == len(shape) - 1 else f"softmax over axis {axis}, which is not the last of {len(shape)}"
+    return f"softmax over axis {normaliser.axis}, which is not the last of {len(shape)}"
 
 
 def _type_reason(view: GraphView, chain: Chain, dtype: int) -> str | None:
@@ -111,8 +177,6 @@ def _type_reason(view: GraphView, chain: Chain, dtype: int) -> str | None:
         return f"scores have rank {len(shape)}; MaskedSoftmax takes rank {MIN_RANK} to {MAX_RANK}"
     for mask in chain.masks:
         for tensor in mask.tensors:
-            if mask.role == Role.BIAS and view.dtype(tensor) not in (dtype, TensorProto.FLOAT):
-                return f"mask {tensor!r} is {dtype_name(view.dtype(tensor))}, the scores are {dtype_name(dtype)}"
             if not _broadcasts(view.shape(tensor), shape):
                 return f"mask {tensor!r} of shape {view.shape(tensor)} does not broadcast to the scores {shape}"
     return None

@@ -1,16 +1,25 @@
 """ONNX files in and out, and the read-only view of their graphs that matching works on."""
 
+from attngraft.onnx_graph.check import structure_fault
 from attngraft.onnx_graph.dtypes import dtype_name, numpy_dtype, onnx_dtype
 from attngraft.onnx_graph.external import external_files
 from attngraft.onnx_graph.load import MIN_OPSET, load_model
 from attngraft.onnx_graph.save import StagedModel, save_model, stage_model
-from attngraft.onnx_graph.view import GraphView
-from attngraft.onnx_graph.walk import default_opset, graph_attributes, node_label, walk_graphs, walk_tensors
+from attngraft.onnx_graph.view import GraphView, without_weights
+from attngraft.onnx_graph.walk import (
+    copy_fields,
+    default_opset,
+    graph_attributes,
+    node_label,
+    walk_graphs,
+    walk_tensors,
+)
 
 __all__ = [
     "MIN_OPSET",
     "GraphView",
     "StagedModel",
+    "copy_fields",
     "default_opset",
     "dtype_name",
     "external_files",
@@ -21,6 +30,8 @@ __all__ = [
     "onnx_dtype",
     "save_model",
     "stage_model",
+    "structure_fault",
     "walk_graphs",
     "walk_tensors",
+    "without_weights",
 ]

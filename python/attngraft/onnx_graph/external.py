@@ -20,6 +20,7 @@ __all__ = [
     "external_tensors",
     "load_small_tensors",
     "rename_external_file",
+    "stored_bytes",
 ]
 
 SMALL_TENSOR_BYTES = 1024
@@ -96,7 +97,7 @@ def _extent(tensor: TensorProto) -> tuple[int, int]:
     info = _info(tensor)
     try:
         offset = int(info.get("offset", 0))
-        length = int(info["length"]) if "length" in info else _dense_bytes(tensor)
+        length = int(info["length"]) if "length" in info else stored_bytes(tensor)
     except ValueError:
         raise ModelError(
             f"tensor {tensor.name!r}: external data offset or length is not a number; export the model again"
@@ -104,7 +105,10 @@ def _extent(tensor: TensorProto) -> tuple[int, int]:
     return offset, length
 
 
-def _dense_bytes(tensor: TensorProto) -> int:
+def stored_bytes(tensor: TensorProto) -> int:
+    """The size of a tensor's values, from its shape and type: protobuf's own ByteSize would serialize them."""
+    if tensor.data_type == TensorProto.STRING:
+        return sum(map(len, tensor.string_data))
     # Types below one byte are packed; rounding up is right for them too.
     bits = {TensorProto.INT4: 4, TensorProto.UINT4: 4}.get(tensor.data_type)
     count = math.prod(tensor.dims)

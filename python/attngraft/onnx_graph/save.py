@@ -7,17 +7,22 @@ import os
 import tempfile
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from google.protobuf.message import EncodeError
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from attngraft.errors import ModelError
-from attngraft.onnx_graph.external import external_files, rename_external_file
+from attngraft.onnx_graph.external import external_files, rename_external_file, stored_bytes
+from attngraft.onnx_graph.wire import write_in_parts
 
 __all__ = ["StagedModel", "save_model", "stage_model"]
 
 MAX_MODEL_BYTES = 2**31 - 1
 """Protobuf's limit for one message."""
+
+MAX_BYTES_AT_ONCE = 2**26
+"""Models above this size are written tensor by tensor, so that their weights are not in memory once more."""
 
 MAX_SENDFILE_BYTES = 2**30
 """Linux moves at most 2^31 - 4096 bytes in one call."""
@@ -45,7 +50,7 @@ def stage_model(model: ModelProto, target: str | Path, source_dir: Path) -> Stag
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".onnx")
         created.append(Path(name))
         with os.fdopen(handle, "wb") as file:
-            file.write(_serialized(model, target))
+            _write(model, target, file)
         _take_permissions(Path(name), target)
     except OSError as error:
         _remove(created)
@@ -149,16 +154,20 @@ def _copy_range(reader: int, writer: int, start: int, count: int) -> None:
         count -= done
 
 
-def _serialized(model: ModelProto, target: Path) -> bytes:
-    size = model.ByteSize()
+def _write(model: ModelProto, target: Path, file: BinaryIO) -> None:
+    inside = (tensor for tensor in model.graph.initializer if tensor.data_location != TensorProto.EXTERNAL)
+    size = sum(map(stored_bytes, inside))
+    try:
+        if size <= MAX_BYTES_AT_ONCE:
+            size = file.write(model.SerializeToString())
+        else:
+            size = write_in_parts(model, file) if size <= MAX_MODEL_BYTES else size
+    except (EncodeError, ValueError) as error:
+        raise ModelError(f"{target}: the model cannot be serialized ({error})") from None
     if size > MAX_MODEL_BYTES:
         raise ModelError(
             f"{target}: {size} bytes exceed what one ONNX file may hold; keep the weights as external data"
         )
-    try:
-        return model.SerializeToString()
-    except (EncodeError, ValueError) as error:
-        raise ModelError(f"{target}: the model cannot be serialized ({error})") from None
 
 
 def _take_permissions(path: Path, target: Path) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from attngraft.onnx_graph.external import SMALL_TENSOR_BYTES
+from attngraft.onnx_graph.external import SMALL_TENSOR_BYTES, stored_bytes
 from attngraft.onnx_graph.walk import graph_attributes
 
-__all__ = ["GraphView", "infer_types", "names_read"]
+__all__ = ["GraphView", "infer_types", "names_read", "without_weights"]
 
 Shape = tuple["int | str | None", ...]
 
@@ -20,19 +20,22 @@ NOT_DETERMINISTIC = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLik
 
 
 def infer_types(model: ModelProto) -> ModelProto:
-    """The model with types and shapes inferred, large initializers reduced to their shape.
+    """The model with types and shapes inferred, large initializers reduced to their shape."""
+    skeleton = without_weights(model)
+    try:
+        return onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
+    except Exception:  # inference is best effort: a site whose type stays unknown is refused with that reason
+        return skeleton
 
-    The weights are not copied: shape inference needs only the small tensors' values.
-    """
+
+def without_weights(model: ModelProto) -> ModelProto:
+    """A copy whose initializers above 1 KiB have a name, a type and a shape, and no values: weights are not copied."""
     skeleton = ModelProto()
     skeleton.ir_version = model.ir_version
     skeleton.opset_import.extend(model.opset_import)
     skeleton.functions.extend(model.functions)
     _copy_without_weights(model.graph, skeleton.graph)
-    try:
-        return onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
-    except Exception:  # inference is best effort: a site whose type stays unknown is refused with that reason
-        return skeleton
+    return skeleton
 
 
 def _copy_without_weights(source: GraphProto, copy: GraphProto) -> None:
@@ -42,7 +45,7 @@ def _copy_without_weights(source: GraphProto, copy: GraphProto) -> None:
     copy.output.extend(source.output)
     copy.value_info.extend(source.value_info)
     for tensor in source.initializer:
-        if tensor.ByteSize() <= SMALL_TENSOR_BYTES and tensor.data_location != TensorProto.EXTERNAL:
+        if stored_bytes(tensor) <= SMALL_TENSOR_BYTES and tensor.data_location != TensorProto.EXTERNAL:
             copy.initializer.append(tensor)
             continue
         stub = copy.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
@@ -58,6 +61,7 @@ class GraphView:
         self.graph = graph
         self.outer = outer
         self.outputs = frozenset(value.name for value in graph.output)
+        self._inputs = frozenset(value.name for value in graph.input)
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {output: node for node in graph.node for output in node.output if output}
         self._readers: dict[str, list[NodeProto]] = defaultdict(list)
@@ -131,10 +135,10 @@ class GraphView:
         return self.outer.shape(name) if self.outer and not self._defines(name) else None
 
     def _defines(self, name: str) -> bool:
-        return name in self._makers or name in self._initializers or any(v.name == name for v in self.graph.input)
+        return name in self._makers or name in self._initializers or name in self._inputs
 
     def _constant_names(self) -> set[str]:
-        inputs = {value.name for value in self.graph.input}
+        inputs = self._inputs
         # An initializer that is also an input can be replaced by the caller (ONNX before IR 4 listed all of them).
         constants = set(self._initializers) - (inputs if self.outer is None else set())
         constants |= set(self._initializers) & inputs if self._lists_all_initializers(inputs) else set()
@@ -145,7 +149,7 @@ class GraphView:
                 constants.update(node.output)
         return constants
 
-    def _lists_all_initializers(self, inputs: set[str]) -> bool:
+    def _lists_all_initializers(self, inputs: frozenset[str]) -> bool:
         return bool(self._initializers) and set(self._initializers) <= inputs
 
     def _outer_constant(self, name: str) -> bool:
@@ -164,7 +168,7 @@ def names_read(node: NodeProto) -> Iterator[str]:
 
 
 def _small_array(tensor: TensorProto) -> np.ndarray | None:
-    if tensor.data_location == TensorProto.EXTERNAL or tensor.ByteSize() > SMALL_TENSOR_BYTES:
+    if tensor.data_location == TensorProto.EXTERNAL or stored_bytes(tensor) > SMALL_TENSOR_BYTES:
         return None
     return onnx.numpy_helper.to_array(tensor)
 

@@ -7,12 +7,26 @@ from collections.abc import Iterator
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-__all__ = ["default_opset", "graph_attributes", "node_label", "walk_graphs", "walk_tensors"]
+__all__ = ["copy_fields", "default_opset", "graph_attributes", "node_label", "walk_graphs", "walk_tensors"]
 
 
 def default_opset(model: ModelProto | onnx.FunctionProto) -> int:
     """The version of the standard operator set that the model imports; 0 if it imports none."""
     return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+
+
+def copy_fields(source: ModelProto | GraphProto, copy: ModelProto | GraphProto, but: frozenset[str]) -> None:
+    """Fills an empty message with all fields of `source`, except those named in `but`, which may be large."""
+    for field, value in source.ListFields():
+        if field.name in but:
+            continue
+        current = getattr(copy, field.name)
+        if hasattr(current, "extend"):
+            current.extend(value)
+        elif hasattr(current, "CopyFrom"):
+            current.CopyFrom(value)
+        else:
+            setattr(copy, field.name, value)
 
 
 def node_label(node: NodeProto) -> str:

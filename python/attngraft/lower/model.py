@@ -6,38 +6,44 @@ from collections.abc import Mapping
 
 from onnx import ModelProto
 
-from attngraft.contract import DOMAIN
 from attngraft.errors import RewriteError
 from attngraft.lower.functions import FunctionTable
+from attngraft.lower.narrow import narrow_from
+from attngraft.lower.native import NativeLowering
 from attngraft.lower.softmax import SoftmaxLowering
 from attngraft.lower.surgery import Surgery
+from attngraft.lower.target import Target
+from attngraft.lower.tensor_types import TensorTypes
 from attngraft.match.records import LOWERINGS, ModelSites, Site
-from attngraft.onnx_graph import onnx_dtype, walk_graphs
+from attngraft.onnx_graph import default_opset, onnx_dtype
 
 __all__ = ["lower_model"]
 
 
-def lower_model(model: ModelProto, sites: ModelSites, choices: Mapping[str, str]) -> ModelProto:
+def lower_model(
+    model: ModelProto, sites: ModelSites, choices: Mapping[str, str], target: Target | None = None
+) -> ModelProto:
     """A new model with each site of `choices` (site name -> lowering) lowered; sites not named are kept.
 
-    `sites` must be what match_model found in this very model. The given model is not changed. Raises RewriteError for
-    an unknown site or lowering, and for a lowering that the site cannot take.
+    `sites` must be what match_model found in this very model; `target` is the TensorRT aimed at, None for any. The
+    given model is not changed. Raises RewriteError for an unknown site or lowering, and for a lowering that the site
+    cannot take.
     """
     chosen = _sites_to_lower(sites, choices)
     surgery = Surgery(model)
-    lowering = SoftmaxLowering(surgery, _names(model))
+    types, opset = TensorTypes(model), default_opset(model)
+    softmax = SoftmaxLowering(surgery, types, opset)
+    native = NativeLowering(surgery, types, opset, target)
     functions = FunctionTable(model)
-    overloads = {}
     for site in chosen:
-        output = lowering.apply(site)
-        overloads[site.graph, output] = functions.overload(site.config, onnx_dtype(site.dtype), site.rank)
+        if choices[site.name] == "native":
+            native.apply(site)
+        else:
+            softmax.apply(site, functions.overload(site.config, onnx_dtype(site.dtype), site.rank))
     lowered = surgery.to_proto()
     functions.add_to(lowered)
-    # graphsurgeon's nodes have no overload; it is set on the protos.
-    for path, graph in walk_graphs(lowered.graph):
-        for node in graph.node:
-            if node.domain == DOMAIN and overloads.get((path, node.output[0])):
-                node.overload = overloads[path, node.output[0]]
+    for dtype, contexts in native.widened_contexts.items():
+        narrow_from(lowered, contexts, dtype)
     return lowered
 
 
@@ -51,14 +57,4 @@ def _sites_to_lower(sites: ModelSites, choices: Mapping[str, str]) -> list[Site]
         reason = by_name[name].lowerings[lowering]
         if reason is not None:
             raise RewriteError(f"site {name!r} cannot take lowering {lowering!r}: {reason}; keep it or choose another")
-    return [site for site in sites.sites if choices.get(site.name, "keep") == "softmax"]
-
-
-def _names(model: ModelProto) -> set[str]:
-    """Every name of a tensor or node, so that new ones collide with none."""
-    names: set[str] = set()
-    for _, graph in walk_graphs(model.graph):
-        names.update(value.name for value in (*graph.input, *graph.output, *graph.initializer))
-        for node in graph.node:
-            names.update((node.name, *node.output))
-    return names
+    return [site for site in sites.sites if choices.get(site.name, "keep") != "keep"]

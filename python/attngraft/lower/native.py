@@ -1,0 +1,165 @@
+"""The `native` lowering: a whole site again in plain ONNX, in the form that TensorRT fuses by itself.
+
+    MatMul(query * scale, key^T) [-> softcap] -> masks -> Softmax [-> guard] -> MatMul(values)
+
+In: a site's record with its `whole`. Out: the same context tensor, made by new nodes. What each step is for, and the
+measurements behind it, is in docs/what_tensorrt_fuses.md:
+
+* the scale stands on the query: fused everywhere, and in float16 no unscaled product can overflow;
+* all operands, the second product's too, are in the site's own type; the softmax may be widened in between;
+* a guard (NaN becomes 0) stays only where a row can be NaN, and then there are no casts before it;
+* key and values with fewer heads than the query are repeated in the open: MatMul's broadcasting is not fused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from onnx import TensorProto
+
+from attngraft.errors import RewriteError
+from attngraft.lower.attention_form import emit_attention, takes_attention_form
+from attngraft.lower.emit import Constants, Emitter
+from attngraft.lower.mask_forms import apply_masks, needs_guard
+from attngraft.lower.surgery import Surgery
+from attngraft.lower.target import Target
+from attngraft.lower.tensor_types import TensorTypes
+from attngraft.match.records import Site, WholeSite
+from attngraft.onnx_graph import onnx_dtype
+
+__all__ = ["NativeLowering", "native_obstacle"]
+
+HEADS_AXIS = 1
+"""Of [B, heads, S, D]."""
+
+SOFTMAX_TAKES_ONE_AXIS = 13
+"""Opset; before, runtimes differ over a negative axis."""
+
+
+class NativeLowering:
+    """Lowers sites one after the other in node order. `widened_contexts` collects, by half type, the contexts of the
+    main graph that are cast to fp32 because the model had the second product in fp32."""
+
+    def __init__(self, surgery: Surgery, types: TensorTypes, opset: int, target: Target | None) -> None:
+        self._surgery = surgery
+        self._types = types
+        self._opset = opset
+        self._target = target
+        self._constants = Constants(surgery)
+        self.widened_contexts: dict[int, list[str]] = defaultdict(list)
+
+    def apply(self, site: Site) -> None:
+        """Puts new nodes in the site's place; the context keeps its name. Raises RewriteError where the record does not
+        say enough."""
+        obstacle = native_obstacle(site)
+        if obstacle is not None:
+            raise RewriteError(f"site {site.name!r} cannot take lowering 'native': {obstacle}; keep it")
+        whole = site.whole
+        graph = self._surgery.graph(site.graph)
+        anchor = graph.maker(whole.context)
+        emit = Emitter(self._surgery, self._constants, graph, anchor, f"{site.name}/native", self._opset)
+        graph.release(anchor, anchor.outputs.index(whole.context))
+        dtype = onnx_dtype(whole.dtype)
+        if takes_attention_form(site, self._opset, self._target):
+            emit_attention(emit, site, dtype)
+        else:
+            self._emit_context(emit, site, dtype)
+        graph.remove_if_dead(anchor)
+
+    def _factors(self, emit: Emitter, site: Site, dtype: int) -> tuple[str, str]:
+        """Probabilities [..., Sq, Sk] and values [..., Sk, Dv] in the site's type."""
+        whole = site.whole
+        query, key, values = _operands(emit, site, dtype)
+        if whole.scale != 1.0:
+            query = emit.node("Mul", query, emit.number(whole.scale, dtype))
+        scores = emit.node("MatMul", query, key)
+        guarded = needs_guard(site)
+        # A guard behind casts defeats the fusion (and TensorRT-RTX's build, if it stands before the cast back).
+        wide = site.widened and not guarded
+        score_dtype = TensorProto.FLOAT if wide else dtype
+        if wide:
+            scores = emit.cast(scores, score_dtype)
+        if whole.softcap:
+            cap = emit.number(whole.softcap, score_dtype)
+            scores = emit.node("Mul", emit.node("Tanh", emit.node("Div", scores, cap)), cap)
+        scores = apply_masks(emit, scores, site, score_dtype, self._types, guarded)
+        probabilities = _softmax(emit, scores, _rank(site))
+        if guarded:
+            empty = emit.node("IsNaN", probabilities)
+            probabilities = emit.node("Where", empty, emit.number(0.0, dtype), probabilities)
+        if wide:
+            probabilities = emit.cast(probabilities, dtype)
+        return probabilities, values
+
+    def _emit_context(self, emit: Emitter, site: Site, dtype: int) -> None:
+        """The whole site; the context in the layout and type of the original, under its name."""
+        whole = site.whole
+        back = onnx_dtype(whole.context_dtype or whole.dtype)
+        steps: list[tuple[str, tuple[str, ...], dict]] = [("MatMul", self._factors(emit, site, dtype), {})]
+        if whole.layout == "bsd":
+            steps.append(("Transpose", (), {"perm": [0, 2, 1, 3]}))
+            steps.append(("Reshape", (emit.integers([0, 0, -1]),), {}))
+        if back != dtype:
+            steps.append(("Cast", (), {"to": back}))
+            if not site.graph and back == TensorProto.FLOAT:
+                self.widened_contexts[dtype].append(whole.context)
+        made: tuple[str, ...] = ()
+        for number, (op_type, inputs, attributes) in enumerate(steps, 1):
+            output = whole.context if number == len(steps) else None
+            made = (emit.node(op_type, *made, *inputs, output=output, **attributes),)
+
+
+def _operands(emit: Emitter, site: Site, dtype: int) -> tuple[str, str, str]:
+    """query [..., Sq, D], key [..., D, Sk], values [..., Sk, Dv], of one type and with equal numbers of heads."""
+    whole = site.whole
+    query, key, values = (
+        emit.cast(name, dtype) if name in whole.wide else name for name in (whole.query, whole.key, whole.values)
+    )
+    if whole.layout == "bsd":
+        query = _split_heads(emit, query, whole.heads)
+        key, values = (_split_heads(emit, name, whole.kv_heads) for name in (key, values))
+    if not whole.key_transposed:
+        axes = list(range(_rank(site)))
+        key = emit.node("Transpose", key, perm=[*axes[:-2], axes[-1], axes[-2]])
+    if whole.heads and whole.kv_heads and whole.kv_heads < whole.heads:
+        key, values = (_repeat_heads(emit, name, whole) for name in (key, values))
+    return query, key, values
+
+
+def native_obstacle(site: Site) -> str | None:
+    """Why the site cannot take this lowering; None if it can."""
+    whole = site.whole
+    if site.lowerings["native"] is not None or whole is None:
+        return site.lowerings["native"]
+    if whole.dtype is None:
+        return "the element type of its query is not known; infer the model's types first"
+    if whole.layout == "bsd" and not (whole.heads and whole.kv_heads):
+        return "its numbers of heads are not known"
+    if whole.layout != "bsd" and site.rank is None:
+        return "the rank of its scores is not known; infer the model's shapes first"
+    return None
+
+
+def _rank(site: Site) -> int:
+    """The rank of the products' operands."""
+    return 4 if site.whole.layout == "bsd" else site.rank
+
+
+def _split_heads(emit: Emitter, tensor: str, heads: int | None) -> str:
+    """[B, S, heads * D] to [B, heads, S, D]."""
+    parted = emit.node("Reshape", tensor, emit.integers([0, 0, heads, -1]))
+    return emit.node("Transpose", parted, perm=[0, 2, 1, 3])
+
+
+def _repeat_heads(emit: Emitter, tensor: str, whole: WholeSite) -> str:
+    """[B, kv_heads, ...] to [B, heads, ...], each head as often in succession as query heads use it."""
+    if whole.kv_heads == 1:
+        return emit.node("Expand", tensor, emit.integers([1, whole.heads, 1, 1]))
+    indices = np.repeat(np.arange(whole.kv_heads), whole.heads // whole.kv_heads)
+    return emit.node("Gather", tensor, emit.integers(indices.tolist()), axis=HEADS_AXIS)
+
+
+def _softmax(emit: Emitter, scores: str, rank: int) -> str:
+    """Along the last axis. Before opset 13 all axes from the given one on were taken together, the last is the same."""
+    return emit.node("Softmax", scores, axis=-1 if emit.opset >= SOFTMAX_TAKES_ONE_AXIS else rank - 1)

@@ -1,0 +1,164 @@
+"""What stands beside the attention and keeps a model from loading or building: mended, reported, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from native_models import RTX, fused_kernels
+from onnx import ModelProto
+
+from attngraft.lower import repair_model
+
+MIXED = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float16[B,S,8] x) => (float[B,S,8] y) { wide = Cast<to = 1>(x) y = LayerNormalization(wide, scale, bias) }
+"""
+ROTARY = """
+    <ir_version: 11, opset_import: ["" : 23]>
+    g (float16[B,2,S,64] x, float16[C,S,32] cos, float16[C,S,32] sin) => (float16[B,2,S,64] y)
+    { y = RotaryEmbedding(x, cos, sin) }
+"""
+
+
+def normalization() -> ModelProto:
+    model = onnx.parser.parse_model(MIXED)
+    for name, value in (("scale", 2.0), ("bias", 0.5)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(8, value, np.float16), name))
+    return model
+
+
+def rotary(cache: str = "1") -> ModelProto:
+    return onnx.parser.parse_model(ROTARY.replace("[C,", f"[{cache},"))
+
+
+def builds(model: ModelProto) -> bool:
+    return fused_kernels(model) is not None
+
+
+def run(model: ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)[0]
+
+
+def test_normalization_of_mixed_types_loads_and_builds() -> None:
+    model = normalization()
+    before = model.SerializeToString()
+    repaired, (repair,) = repair_model(model, None)
+    assert model.SerializeToString() == before
+    assert str(repair).startswith("y: parameters cast to the input's type, since float16 parameters do not go with")
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail):
+        run(model, {})
+    x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float16)
+    got = run(repaired, {"x": x})
+    wide = x.astype(np.float32)
+    normal = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(got, normal * 2 + 0.5, atol=1e-5)
+    assert not builds(model)
+    assert builds(repaired)
+
+
+@pytest.mark.parametrize("cache", ["1", "C"])
+def test_rotary_caches_that_all_sequences_share(cache: str) -> None:
+    model = rotary(cache)
+    repaired, (repair,) = repair_model(model, RTX)
+    assert "cosine and sine caches" in str(repair)
+    onnx.checker.check_model(repaired, full_check=True)
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.standard_normal((3, 2, 5, 64)).astype(np.float16),
+        "cos": rng.standard_normal((1 if cache == "1" else 3, 5, 32)).astype(np.float16),
+        "sin": rng.standard_normal((1 if cache == "1" else 3, 5, 32)).astype(np.float16),
+    }
+    if cache == "C":  # ONNX Runtime, too, takes caches of the input's batch size only
+        np.testing.assert_array_equal(run(model, feeds), run(repaired, feeds))
+    else:
+        shared = {name: value if name == "x" else np.repeat(value, 3, axis=0) for name, value in feeds.items()}
+        np.testing.assert_array_equal(run(rotary("C"), shared), run(repaired, feeds))
+        assert not builds(model)
+    assert builds(repaired)
+
+
+def test_rotary_caches_of_the_batch_size_are_left_alone() -> None:
+    model = rotary("B")
+    assert repair_model(model, RTX) == (model, ())
+    assert repair_model(model, RTX)[0] is model
+
+
+def test_tables_of_positions_are_left_alone() -> None:
+    text = ROTARY.replace("[C,S,32]", "[P,32]").replace("sin) =>", "sin, int64[B,S] ids) =>")
+    model = onnx.parser.parse_model(text.replace("(x, cos, sin)", "(x, cos, sin, ids)"))
+    assert repair_model(model, RTX)[0] is model
+
+
+def test_without_a_target_only_what_breaks_onnx_is_mended() -> None:
+    assert repair_model(rotary(), None)[0] is not None
+    model = rotary()
+    assert repair_model(model, None)[0] is model
+
+
+def test_nodes_in_subgraphs_are_mended() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (bool flag, float[B,S,8] x) => (float[B,S,8] y)
+        { y = If(flag) < then_branch = a () => (float[B,S,8] n) { n = LayerNormalization(x, scale) },
+                         else_branch = b () => (float[B,S,8] m) { m = Identity(x) } > }
+    """)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(8, 2, np.float16), "scale"))
+    repaired, repairs = repair_model(model, None)
+    assert [repair.node for repair in repairs] == ["n"]
+    x = np.random.default_rng(0).standard_normal((1, 3, 8)).astype(np.float32)
+    assert np.isfinite(run(repaired, {"flag": np.array(True), "x": x})).all()
+
+
+@pytest.mark.parametrize("k", [0, 2, -1])
+def test_a_diagonal_of_any_size(k: int) -> None:
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,M] x) => (float[N,M] y) {{ e = EyeLike<k = {k}>(x) y = Add(x, e) }}
+    """)
+    repaired, (repair,) = repair_model(model, RTX)
+    assert repair.node == "e"
+    onnx.checker.check_model(repaired, full_check=True)
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    np.testing.assert_array_equal(run(model, {"x": x}), run(repaired, {"x": x}))
+    assert not builds(model)
+    assert builds(repaired)
+
+
+def test_a_diagonal_of_fixed_size_is_left_alone() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4,6] x) => (float[4,6] y) { e = EyeLike(x) y = Add(x, e) }
+    """)
+    assert repair_model(model, RTX)[0] is model
+
+
+def computed_axes(made: str) -> ModelProto:
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[N,4] x) => (float[N,1] y) {{ {made} y = ReduceMean<keepdims = 1>(x, axes) }}
+    """)
+
+
+def test_axes_computed_from_constants() -> None:
+    model = computed_axes("""
+        number = Constant<value = int64[1] {-1}>() shape = Constant<value_ints = [-1]>()
+        axes = Reshape(number, shape)
+    """)
+    repaired, (repair,) = repair_model(model, RTX)
+    assert "axes" in str(repair)
+    onnx.checker.check_model(repaired, full_check=True)
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    np.testing.assert_array_equal(run(model, {"x": x}), run(repaired, {"x": x}))
+    assert not builds(model)
+    assert builds(repaired)
+
+
+def test_axes_that_depend_on_an_input_and_constant_ones_are_left_alone() -> None:
+    depends = computed_axes("shape = Shape(x) axes = Gather(shape, place)".replace("place", "zero"))
+    depends.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "zero"))
+    constant = computed_axes("axes = Constant<value = int64[1] {-1}>()")
+    assert repair_model(depends, RTX)[0] is depends
+    assert repair_model(constant, RTX)[0] is constant

@@ -1,0 +1,60 @@
+"""Lowering `native`: the same results, and a form that TensorRT-RTX fuses wherever it can."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from native_models import BLOCKS, fused_kernels, lowered
+
+from attngraft.lower import parse_target
+from attngraft.verify import verify_models
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_results_are_equal(name: str) -> None:
+    model = BLOCKS[name].model()
+    native = lowered(model)
+    onnx.checker.check_model(native, full_check=True)
+    report = verify_models(model, native)
+    assert report.passed, report.failure
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_tensorrt_fuses_before_and_after(name: str) -> None:
+    block = BLOCKS[name]
+    model = block.model()
+    given = fused_kernels(model)
+    assert given == (None if block.fused is None else block.sites * block.fused)
+    assert fused_kernels(lowered(model)) == block.sites * block.fused_native
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def test_the_attention_operator_is_written_where_the_target_has_it() -> None:
+    model = BLOCKS["no mask, opset 23"].model()
+    assert "Attention" in operators(lowered(model))
+    assert "Attention" in operators(lowered(model, target=parse_target("10.14")))
+    assert "Attention" not in operators(lowered(model, target=parse_target("10.6")))
+    assert "Attention" not in operators(lowered(model, target=None))
+    assert "Attention" not in operators(lowered(BLOCKS["no mask"].model()))
+    assert "Attention" not in operators(lowered(BLOCKS["Attention, boolean mask"].model()))
+
+
+def test_a_guard_goes_where_no_row_can_be_nan() -> None:
+    assert "IsNaN" not in operators(lowered(BLOCKS["causal"].model()))
+    assert "IsNaN" in operators(lowered(BLOCKS["roots, added -inf, guard"].model()))
+
+
+def test_the_scale_stands_on_the_query_alone() -> None:
+    for name in ("roots, added -inf, guard", "filled -inf", "causal"):
+        native = lowered(BLOCKS[name].model())
+        assert operators(native).count("Mul") == 1
+        (scale,) = (node for node in native.graph.node if node.op_type == "Mul")
+        assert scale.input[0] == "q"
+
+
+def test_a_half_type_is_left_only_where_the_softmax_was_in_fp32() -> None:
+    assert "Cast" not in operators(lowered(BLOCKS["torchscript"].model()))
+    assert operators(lowered(BLOCKS["softmax in fp32"].model())).count("Cast") == 2

@@ -2,43 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
 
-from attngraft.errors import RewriteError
-from attngraft.lower import choose_lowerings, lower_model
+from attngraft.errors import RewriteError, VerificationError
+from attngraft.lower import Target, choose_lowerings, lower_model, repair_model
+from attngraft.lower.choose import AUTO
 from attngraft.match import ModelSites, match_model
-from attngraft.onnx_graph import load_model, stage_model
-from attngraft.verify import VerificationReport, verify_models
+from attngraft.onnx_graph import StagedModel, load_model, stage_model, structure_fault
+from attngraft.verify import VerificationReport, compare_with, run_original, take_back
+from attngraft.verify.progress import Progress, silent
 
 __all__ = ["RewritePlan", "RewriteResult", "plan_rewrite", "rewrite_model", "write_rewrite"]
+
+Shapes = Mapping[str, "tuple[int, ...]"]
+
+REPAIRING = frozenset({AUTO, "native", "attention"})
+"""The lowerings that are for TensorRT; "softmax" is for any runtime, and "keep" changes nothing."""
+
+VERIFICATION_SEED = 0
+"""Of the inputs: the same model gives the same verdict."""
 
 
 @dataclass(frozen=True)
 class RewritePlan:
-    """A model that was read and matched, and what is to become of each site (`choices`, by name; `reasons` for those
-    that are kept)."""
+    """A model that was read, repaired and matched, and what is to become of each site (`choices`, by name; `reasons`
+    for those that are kept)."""
 
     source: Path
     model: onnx.ModelProto
     sites: ModelSites
     choices: Mapping[str, str]
     reasons: Mapping[str, str]
+    target: Target | None = None
+    """The TensorRT that the model is lowered for; None for any."""
+    repairs: tuple[str, ...] = ()
+    """What was mended beside the sites, a line each; `model` has it already."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether what is written will differ from the source."""
+        return bool(self.lowered_names or self.repairs)
 
     @property
     def lowered(self) -> int:
         """How many sites are to be changed."""
-        return sum(choice != "keep" for choice in self.choices.values())
+        return len(self.lowered_names)
+
+    @property
+    def lowered_names(self) -> tuple[str, ...]:
+        """The sites to be changed, in the model's order."""
+        return tuple(site.name for site in self.sites.sites if self.choices.get(site.name, "keep") != "keep")
+
+    def only(self, names: Sequence[str]) -> dict[str, str]:
+        """The choices when, of the sites to be changed, only those in `names` are."""
+        kept = frozenset(names)
+        return {name: choice if name in kept else "keep" for name, choice in self.choices.items()}
 
 
 @dataclass(frozen=True)
 class RewriteResult:
     """What was written, what became of each site (`choices`, by name), why sites were kept, and the proof.
 
-    `report` is None without verification, and when no site was lowered: the file is then the same model.
+    `report` is None without verification, and when nothing was changed: the file is then the same model.
+    `repairs` says what was mended beside the sites, a line each.
+    `taken_back` names the sites whose lowering made the outputs differ, each with the difference; they are kept, and
+    `reasons` says so too.
     """
 
     target: Path
@@ -48,75 +81,130 @@ class RewriteResult:
     lowered: int
     """How many sites were changed."""
     report: VerificationReport | None
+    taken_back: Mapping[str, str] = field(default_factory=dict)
+    repairs: tuple[str, ...] = ()
 
 
 def rewrite_model(
     source: str | Path,
-    target: str | Path,
+    output: str | Path,
     *,
     lower: str = "auto",
     verify: bool = True,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    progress: Callable[[str], None] | None = None,
+    shapes: Shapes | None = None,
+    progress: Progress | None = None,
+    target: Target | None = None,
 ) -> RewriteResult:
-    """Rewrites the attention sites of `source` and writes `target`, whose file appears only when everything has worked.
+    """Rewrites the attention sites of `source` and writes `output`, whose file appears only when everything has worked.
 
-    lower: "auto" (what measurements recommend), "keep" or "softmax". verify: compare both models in ONNX Runtime first.
-    shapes: input shapes for that comparison, where the model's symbols do not tell. progress: called with one-line
-    reports.
+    lower: "auto" (what measurements recommend), "keep", "native" or "softmax". verify: compare both models in ONNX
+    Runtime first, and take back the sites that make them differ. shapes: input shapes for that comparison, where the
+    model's symbols do not tell. progress: called with one-line reports. target: the TensorRT that the model is meant
+    for; None for what suits all.
 
-    Raises ModelError for the source, RewriteError for the lowering, VerificationError when the results differ.
+    Raises ModelError for the source, RewriteError for the lowering, VerificationError when nothing can be compared.
     """
-    plan = plan_rewrite(source, lower, progress=progress)
-    return write_rewrite(plan, target, verify=verify, shapes=shapes, progress=progress)
+    plan = plan_rewrite(source, lower, progress=progress, target=target)
+    return write_rewrite(plan, output, verify=verify, shapes=shapes, progress=progress)
 
 
-def plan_rewrite(source: str | Path, lower: str, *, progress: Callable[[str], None] | None = None) -> RewritePlan:
-    """The first half of `rewrite_model`: reads and matches the model and chooses lowerings. Writes nothing."""
-    say = progress or (lambda message: None)
+def plan_rewrite(
+    source: str | Path, lower: str, *, progress: Progress | None = None, target: Target | None = None
+) -> RewritePlan:
+    """The first half of `rewrite_model`: reads, repairs and matches the model and chooses lowerings. Writes nothing."""
+    say = progress or silent
     source = Path(source)
     say(f"rewrite: reading {source}")
-    model = load_model(source)
+    model, repairs = load_model(source), ()
+    if lower in REPAIRING:
+        model, repairs = repair_model(model, target)
     sites = match_model(model)
-    choices, reasons = choose_lowerings(sites, lower)
-    return RewritePlan(source, model, sites, choices, reasons)
+    choices, reasons = choose_lowerings(sites, lower, target)
+    return RewritePlan(source, model, sites, choices, reasons, target, tuple(map(str, repairs)))
 
 
 def write_rewrite(
     plan: RewritePlan,
-    target: str | Path,
+    output: str | Path,
     *,
     verify: bool = True,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    progress: Callable[[str], None] | None = None,
+    shapes: Shapes | None = None,
+    progress: Progress | None = None,
 ) -> RewriteResult:
     """The second half of `rewrite_model`: lowers, compares and writes."""
-    say = progress or (lambda message: None)
-    target = Path(target)
-    say(f"rewrite: {plan.lowered} of {len(plan.sites.sites)} attention sites to lower")
-    rewritten = lower_model(plan.model, plan.sites, plan.choices) if plan.lowered else plan.model
-    with stage_model(rewritten, target, plan.source.parent) as staged:
-        report = None
-        if plan.lowered:
-            _check(staged.path, plan.source)
-        if plan.lowered and verify:
-            report = verify_models(plan.source, staged.path, shapes=shapes, progress=progress)
-            report.raise_if_failed()
-        staged.commit()
-    say(f"rewrite: wrote {target}")
-    return RewriteResult(target, plan.sites, plan.choices, plan.reasons, plan.lowered, report)
+    say = progress or silent
+    output = Path(output)
+    names = plan.lowered_names
+    say(f"rewrite: {len(names)} of {len(plan.sites.sites)} attention sites to lower, {len(plan.repairs)} repairs")
+    proof = _Proof(plan, output, shapes, say) if verify and plan.changes else None
+    taken_back: dict[str, str] = {}
+    with _staged(plan, names, output) as staged:
+        failure = proof.failure_of_file(staged.path) if proof else None
+        if failure is None:
+            staged.commit()
+    if proof and failure is not None:
+        names, taken_back = proof.provable(names, failure)
+        with _staged(plan, names, output) as staged:
+            staged.commit()
+    say(f"rewrite: wrote {output}")
+    reasons = {**plan.reasons, **{name: f"taken back: {reason}" for name, reason in taken_back.items()}}
+    report = proof.report if proof and (names or plan.repairs) else None
+    return RewriteResult(output, plan.sites, plan.only(names), reasons, len(names), report, taken_back, plan.repairs)
 
 
-def _check(written: Path, source: Path) -> None:
-    """The ONNX checker on the new file; what it finds in the source already is not the rewrite's fault."""
-    try:
-        onnx.checker.check_model(str(written))
-    except onnx.checker.ValidationError as error:
+class _Proof:
+    """Trials of one plan against one run of its original. `report` is that of the last trial that passed."""
+
+    def __init__(self, plan: RewritePlan, output: Path, shapes: Shapes | None, say: Progress) -> None:
+        self._plan = plan
+        self._output = output
+        self._say = say
+        self._run = run_original(plan.source, shapes, VERIFICATION_SEED, say)
+        self.report: VerificationReport | None = None
+
+    def provable(self, names: tuple[str, ...], failure: str) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Of sites that fail together, those that can be lowered with equal outputs, and the others with what
+        differs. Raises VerificationError when the repairs alone make the outputs differ."""
+        self._say(f"rewrite: {failure}; looking for the site that causes it")
+        broken = self.failure_of(()) if self._plan.repairs else None
+        if broken is not None:
+            raise VerificationError(
+                f"{self._plan.source}: {broken} with no site lowered, so a repair is wrong ({self._plan.repairs[0]}); "
+                "use --lower softmax or keep, which repair nothing, and report the model"
+            )
+        kept, taken_back = take_back(names, self.failure_of)
+        for name, reason in taken_back.items():
+            self._say(f"rewrite: {name} is taken back: {reason}")
+        return kept, taken_back
+
+    def failure_of(self, names: tuple[str, ...]) -> str | None:
+        """What is wrong when these sites are lowered; None if the outputs are equal."""
+        with _staged(self._plan, names, self._output) as staged:
+            return self.failure_of_file(staged.path)
+
+    def failure_of_file(self, path: Path) -> str | None:
+        """What is wrong with a rewritten model; None if its outputs are equal. Raises VerificationError when the
+        original's outputs are such that nothing can be compared."""
         try:
-            onnx.checker.check_model(str(source))
-        except onnx.checker.ValidationError:
-            return
-        first = " ".join(str(error).split())[:200]
+            report = compare_with(self._run, path, self._say)
+        except VerificationError as error:
+            return str(error)
+        if not report.is_comparable:
+            report.raise_if_failed()
+        if report.passed:
+            self.report = report
+        return report.failure
+
+
+@contextmanager
+def _staged(plan: RewritePlan, names: Sequence[str], output: Path) -> Iterator[StagedModel]:
+    """The model with these sites lowered, complete, checked, and under a temporary name."""
+    rewritten = lower_model(plan.model, plan.sites, plan.only(names), plan.target) if names else plan.model
+    fault = structure_fault(rewritten) if names else None
+    # What the checker finds in the source already is not the rewrite's fault.
+    if fault is not None and structure_fault(plan.model) is None:
         raise RewriteError(
-            f"{source}: the rewritten model is not valid ONNX ({first}); keep its sites and report it"
-        ) from None
+            f"{plan.source}: the rewritten model is not valid ONNX ({fault}); keep its sites and report it"
+        )
+    with stage_model(rewritten, output, plan.source.parent) as staged:
+        yield staged

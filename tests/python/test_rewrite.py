@@ -7,14 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from chain_models import FORMS, attention
 from test_onnx_graph_load import externalised, weighted
+from test_verify_half import mixed_types
 
 from attngraft import rewrite
+from attngraft.contract import DOMAIN
 from attngraft.errors import ModelError, RewriteError, VerificationError
+from attngraft.lower import repair_model
 from attngraft.onnx_graph import load_model
-from attngraft.rewrite import rewrite_model
+from attngraft.rewrite import plan_rewrite, rewrite_model, write_rewrite
+from attngraft.verify import verify_models
 
 Write = Callable[..., Path]
 
@@ -34,7 +39,7 @@ def test_real_exports_are_rewritten_and_proved(data_folder: Path, tmp_path: Path
     result = rewrite_model(source, tmp_path / "out.onnx", lower="softmax")
     assert result.lowered == len(result.sites.sites) == 1
     assert result.report.passed
-    assert sum("one row masked" in case for case in result.report.cases) == 2
+    assert sum("one row masked" in case for case in result.report.cases) == 3
     onnx.checker.check_model(tmp_path / "out.onnx")
     rewritten = load_model(tmp_path / "out.onnx")
     operators = [node.op_type for node in rewritten.graph.node]
@@ -99,40 +104,100 @@ def test_progress_is_told(written: Write, tmp_path: Path) -> None:
     assert all("\n" not in message for message in messages)
 
 
-@pytest.mark.parametrize("lower", ["native", "attention"])
-def test_later_lowerings_are_refused(written: Write, tmp_path: Path, lower: str) -> None:
+def test_later_lowerings_are_refused(written: Write, tmp_path: Path) -> None:
     with pytest.raises(RewriteError, match="not in this version"):
-        rewrite_model(written(FORMS["mul"].model()), tmp_path / "out.onnx", lower=lower)
+        rewrite_model(written(FORMS["mul"].model()), tmp_path / "out.onnx", lower="attention")
     assert not (tmp_path / "out.onnx").exists()
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
-    """Makes every lowering write another scale than the site's."""
+def spoil(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Makes the lowering of these sites (their probabilities' names) wrong: it adds 0.25 to each probability."""
     lower_model = rewrite.lower_model
 
     def wrong(*arguments: object) -> onnx.ModelProto:
         model = lower_model(*arguments)
-        for node in model.functions[0].node:
-            for attribute in node.attribute:
-                if attribute.name == "value" and onnx.numpy_helper.to_array(attribute.t) == np.float32(0.5):
-                    attribute.t.CopyFrom(onnx.numpy_helper.from_array(np.float32(scale)))
+        for index, node in reversed(list(enumerate(model.graph.node))):
+            if node.domain == DOMAIN and node.output[0] in names:
+                name, node.output[0] = node.output[0], f"{node.output[0]}_right"
+                model.graph.node.insert(index + 1, onnx.helper.make_node("Add", [node.output[0], "wrong"], [name]))
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.25), "wrong"))
         return model
 
     monkeypatch.setattr(rewrite, "lower_model", wrong)
 
 
-def test_a_wrong_rewrite_leaves_the_target_alone(
+def several_sites(count: int) -> onnx.ModelProto:
+    """Attention whose result is the query of the next; the probabilities are p0, p1, ..."""
+    chain = " ".join(
+        f"s{i} = MatMul({f'u{i - 1}' if i else 'q'}, kt) t{i} = Mul(s{i}, c) p{i} = Softmax<axis = -1>(t{i}) "
+        f"u{i} = MatMul(p{i}, {'k' if i < count - 1 else 'v'})"
+        for i in range(count)
+    )
+    return attention(chain, values=f"out = Identity(u{count - 1})", constants={"c": 0.5})
+
+
+def test_a_wrong_site_is_taken_back_and_the_rest_kept(
     written: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = written(FORMS["mul"].model())
+    source = written(several_sites(5))
+    spoil(monkeypatch, "p1", "p4")
+    messages: list[str] = []
+    result = rewrite_model(source, tmp_path / "out.onnx", lower="softmax", progress=messages.append)
+    assert set(result.taken_back) == {"p1", "p4"}
+    assert all(" differs by " in reason for reason in result.taken_back.values())
+    assert result.lowered == 3
+    assert result.choices == {"p0": "softmax", "p1": "keep", "p2": "softmax", "p3": "softmax", "p4": "keep"}
+    assert result.reasons["p1"] == f"taken back: {result.taken_back['p1']}"
+    assert result.report.passed
+    assert [node.output[0] for node in load_model(result.target).graph.node if node.domain == DOMAIN] == [
+        "p0",
+        "p2",
+        "p3",
+    ]
+    assert verify_models(source, result.target).passed
+    assert any(message.startswith("rewrite: p1 is taken back") for message in messages)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "out.onnx"]
+
+
+def test_when_all_is_taken_back_the_file_is_the_original(
+    written: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = written(several_sites(2))
+    spoil(monkeypatch, "p0", "p1")
+    result = rewrite_model(source, tmp_path / "out.onnx", lower="softmax")
+    assert set(result.taken_back) == {"p0", "p1"}
+    assert result.lowered == 0
+    assert result.report is None
+    assert load_model(result.target) == load_model(source)
+
+
+def test_a_rewrite_that_does_not_load_is_taken_back(
+    written: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lower_model = rewrite.lower_model
+
+    def unknown_operator(*arguments: object) -> onnx.ModelProto:
+        model = lower_model(*arguments)
+        for node in model.graph.node:
+            if node.output[0] == "p1" and node.domain == DOMAIN:
+                model.functions.pop()
+        return model
+
+    monkeypatch.setattr(rewrite, "lower_model", unknown_operator)
+    result = rewrite_model(written(several_sites(1)), tmp_path / "one.onnx", lower="softmax")
+    assert not result.taken_back
+    result = rewrite_model(written(several_sites(2)), tmp_path / "two.onnx", lower="softmax")
+    assert "does not load in ONNX Runtime" in result.taken_back["p1"]
+
+
+def test_without_verification_nothing_is_taken_back(
+    written: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "out.onnx"
     target.write_bytes(b"what was there")
-    spoil(monkeypatch, 0.25)
-    with pytest.raises(VerificationError, match="differs by"):
-        rewrite_model(source, target, lower="softmax")
-    assert target.read_bytes() == b"what was there"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "out.onnx"]
-    rewrite_model(source, target, lower="softmax", verify=False)
+    spoil(monkeypatch, "p0")
+    result = rewrite_model(written(several_sites(1)), target, lower="softmax", verify=False)
+    assert result.lowered == 1
     assert target.read_bytes() != b"what was there"
 
 
@@ -142,7 +207,7 @@ def test_an_interruption_leaves_nothing(written: Write, tmp_path: Path, monkeypa
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rewrite, "verify_models", interrupt)
+    monkeypatch.setattr(rewrite, "compare_with", interrupt)
     with pytest.raises(KeyboardInterrupt):
         rewrite_model(source, tmp_path / "out.onnx", lower="softmax")
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
@@ -161,3 +226,39 @@ def test_a_model_that_onnx_finds_fault_with_already_is_still_rewritten(written: 
     with pytest.raises(onnx.checker.ValidationError):
         onnx.checker.check_model(path)
     assert rewrite_model(path, tmp_path / "out.onnx", lower="softmax").lowered == 1
+
+
+def test_what_stands_beside_the_sites_is_repaired_told_and_proved(written: Write, tmp_path: Path) -> None:
+    source = written(mixed_types())
+    plan = plan_rewrite(source, "auto")
+    assert plan.changes
+    result = write_rewrite(plan, tmp_path / "out.onnx")
+    assert len(result.repairs) == 1
+    assert "cast to the input's type" in result.repairs[0]
+    assert result.report.passed
+    onnxruntime.InferenceSession(result.target, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("lower", ["keep", "softmax"])
+def test_lowerings_for_any_runtime_repair_nothing(written: Write, tmp_path: Path, lower: str) -> None:
+    result = rewrite_model(written(mixed_types()), tmp_path / "out.onnx", lower=lower)
+    assert result.repairs == ()
+    assert [node.op_type for node in load_model(result.target).graph.node].count("Cast") == 1
+
+
+def test_a_wrong_repair_is_an_error(written: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(model: onnx.ModelProto, target: object) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+        repaired, repairs = repair_model(model, target)
+        repaired.graph.node[-1].op_type = "LayerNormalization"
+        repaired.graph.node[-1].attribute.append(onnx.helper.make_attribute("epsilon", 1.0))
+        return repaired, repairs
+
+    monkeypatch.setattr(rewrite, "repair_model", wrong)
+    with pytest.raises(VerificationError, match="with no site lowered, so a repair is wrong"):
+        rewrite_model(written(mixed_types()), tmp_path / "out.onnx")
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_plan_that_changes_nothing_says_so(written: Write) -> None:
+    assert not plan_rewrite(written(FORMS["mul"].model()), "keep").changes
+    assert plan_rewrite(written(FORMS["mul"].model()), "softmax").changes

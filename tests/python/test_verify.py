@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from attngraft.lower import lower_model
 from attngraft.match import match_model
 from attngraft.onnx_graph import load_model
 from attngraft.verify import verify_models
-from attngraft.verify.inputs import draw_inputs, input_kinds
+from attngraft.verify.inputs import InputKinds, draw_inputs
+from attngraft.verify.inputs import input_kinds as kinds_of_inputs
 from attngraft.verify.masks import MASK_PATTERNS, attend_pattern
 from attngraft.verify.shapes import size_plans
 
@@ -33,6 +35,10 @@ def with_constant(body: str, value: float, dtype: type = np.float32, kind: str =
     model = elementwise(body, kind)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value, dtype), "c"))
     return model
+
+
+def input_kinds(model: ModelProto) -> InputKinds:
+    return kinds_of_inputs(model, match_model(model).sites)
 
 
 def test_equal_models_pass() -> None:
@@ -178,7 +184,7 @@ def test_sizes_that_the_original_refuses_are_passed_over() -> None:
 
 def test_given_shapes_fix_the_symbols_of_other_inputs() -> None:
     kinds = input_kinds(FORMS["additive mask"].model())
-    for shapes in size_plans(kinds.specs, {"q": (5, 2, 11, 4)}):
+    for shapes in itertools.chain.from_iterable(size_plans(kinds.specs, {"q": (5, 2, 11, 4)})):
         assert shapes["q"] == (5, 2, 11, 4)
         assert shapes["k"][0] == 5
         assert shapes["added"][0] == 5
@@ -192,7 +198,7 @@ def test_symbols_agree_and_sums_are_understood() -> None:
     model = elementwise("out = Identity(x)")
     for name, dims in (("past", ["N", "past"]), ("mask", ["N", "past + now"]), ("now", ["N", "now"])):
         model.graph.input.append(onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
-    for shapes in size_plans(input_kinds(model).specs, None):
+    for shapes in itertools.chain.from_iterable(size_plans(input_kinds(model).specs, None)):
         assert shapes["mask"][1] == shapes["past"][1] + shapes["now"][1]
         assert shapes["mask"][0] == shapes["x"][0]
 
@@ -212,14 +218,29 @@ def test_ids_stay_within_their_table(data_folder: Path) -> None:
 def test_masks_are_found_by_what_they_do() -> None:
     kinds = input_kinds(FORMS["added where, lowest"].model())
     assert kinds.masks == {"padded"}
-    assert kinds.inverted == set()
+    assert kinds.inverted == {"padded"}
     added = input_kinds(FORMS["additive mask"].model())
     assert added.additive == added.masks == {"added"}
 
 
+def test_masks_that_are_true_where_masked_are_found_by_what_they_do() -> None:
+    """The input's name says nothing; a model may invert it on the way."""
+    for chain, inverted in (
+        ("m = Where(condition, s, f)", set()),
+        ("m = Where(condition, f, s)", {"condition"}),
+        ("n = Not(condition) m = Where(n, s, f)", {"condition"}),
+        ("n = Not(condition) e = Identity(n) m = Where(e, f, s)", set()),
+    ):
+        nodes = f"s = MatMul(q, kt) {chain} p = Softmax<axis = -1>(m)"
+        kinds = input_kinds(attention(nodes, inputs=("condition",), constants={"f": MINUS_INFINITY}))
+        assert kinds.inverted == inverted
+        cases = draw_inputs(kinds, size_plans(kinds.specs, None, kinds.masks)[0][0], seed=0)
+        assert all(case.feeds["condition"].all() != bool(inverted) for case in cases if case.label.startswith("full"))
+
+
 def test_same_seed_same_inputs() -> None:
     kinds = input_kinds(FORMS["bare"].model())
-    shapes = size_plans(kinds.specs, None)[0]
+    shapes = size_plans(kinds.specs, None)[0][0]
     first, second, other = (list(draw_inputs(kinds, shapes, seed)) for seed in (1, 1, 2))
     assert all((a.feeds["q"] == b.feeds["q"]).all() for a, b in zip(first, second, strict=True))
     assert (first[0].feeds["q"] != other[0].feeds["q"]).any()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from attngraft.match import Site, match_model
+from attngraft.contract import Role
+from attngraft.match import Site
 from attngraft.onnx_graph import numpy_dtype
-from attngraft.verify.masks import MASK_PATTERNS, attend_pattern
+from attngraft.verify.masks import EMPTY_ROWS, MASK_PATTERNS, attend_pattern
 from attngraft.verify.shapes import FLOAT_TYPES, InputSpec, input_specs
 
 __all__ = ["InputCase", "InputKinds", "draw_inputs", "input_kinds"]
@@ -36,10 +38,12 @@ NOT_FOLLOWED = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "Shape", "Size", "
 
 @dataclass(frozen=True)
 class InputCase:
-    """One set of inputs, by name, and what it is in words."""
+    """One set of inputs, by name, and what it is in words. `has_empty_rows`: whether a mask leaves rows without a
+    key."""
 
     label: str
     feeds: Mapping[str, np.ndarray]
+    has_empty_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,22 +58,23 @@ class InputKinds:
     id_bounds: Mapping[str, int]
 
 
-def input_kinds(model: ModelProto) -> InputKinds:
-    """Reads names, types and the graph: an id's bound is the size of the table that it indexes."""
+def input_kinds(model: ModelProto, sites: Sequence[Site]) -> InputKinds:
+    """Reads names, types and the graph: an id's bound is the size of the table that it indexes. `sites` are the
+    model's."""
     specs = input_specs(model)
     masks = {spec.name for spec in specs if "mask" in spec.name.lower() or spec.dtype == TensorProto.BOOL}
     masks -= {spec.name for spec in specs if not spec.dims}
-    sites = match_model(model).sites
     additive = _additive_inputs(model, sites) & {spec.name for spec in specs if spec.dtype in FLOAT_TYPES}
-    tables = {spec.name: _table_rows(model.graph, spec.name) for spec in specs}
+    tables = _table_rows(model.graph, [spec.name for spec in specs])
     masks |= additive | {
         name for name in _inputs_above_softmaxes(model, sites) if name in tables and tables[name] is None
     }
+    polarities = _mask_polarities(model, sites)
     return InputKinds(
         specs=specs,
         masks=frozenset(masks),
         additive=frozenset(additive),
-        inverted=frozenset(name for name in masks if "padding" in name.lower()),
+        inverted=frozenset(name for name in masks if polarities.get(name, "padding" in name.lower())),
         id_bounds={
             spec.name: tables[spec.name] or SAFE_ID_RANGE
             for spec in specs
@@ -85,7 +90,7 @@ def draw_inputs(kinds: InputKinds, shapes: Mapping[str, tuple[int, ...]], seed: 
         feeds = {spec.name: _draw(kinds, spec, shapes[spec.name], pattern, generator) for spec in kinds.specs}
         # One shape says which sizes were used: that of the largest input.
         largest = max(shapes.values(), key=np.prod, default=())
-        yield InputCase(f"{pattern} {'x'.join(map(str, largest))}", feeds)
+        yield InputCase(f"{pattern} {'x'.join(map(str, largest))}", feeds, pattern == EMPTY_ROWS)
 
 
 def _draw(
@@ -106,14 +111,23 @@ def _draw(
 def _additive_inputs(model: ModelProto, sites: Sequence[Site]) -> set[str]:
     """The inputs that a site adds to its scores, followed up through shape operators."""
     makers = {output: node for node in model.graph.node for output in node.output}
-    found = set()
-    for site in sites:
-        for mask in site.masks:
-            for name in mask.tensors if mask.form == "add" else ():
-                while name in makers and makers[name].op_type in FOLLOWED:
-                    name = makers[name].input[0]
-                found.add(name)
-    return found
+    parts = [mask for site in sites for mask in (*site.masks, *site.source_masks) if mask.form == "add"]
+    return {_origin(makers, name, False)[0] for mask in parts for name in mask.tensors}
+
+
+def _mask_polarities(model: ModelProto, sites: Sequence[Site]) -> dict[str, bool]:
+    """For the inputs that a site takes as a condition, whether they are true where masked."""
+    makers = {output: node for node in model.graph.node for output in node.output}
+    parts = [mask for site in sites for mask in (*site.masks, *site.source_masks) if mask.role == Role.KEEP]
+    return dict(_origin(makers, name, mask.invert) for mask in parts for name in mask.tensors)
+
+
+def _origin(makers: Mapping[str, NodeProto], name: str, invert: bool) -> tuple[str, bool]:
+    """What a tensor is made from by shape operators, and whether it is the inverse of what it was after all."""
+    while name in makers and makers[name].op_type in (*FOLLOWED, "Not"):
+        invert ^= makers[name].op_type == "Not"
+        name = makers[name].input[0]
+    return name, invert
 
 
 def _inputs_above_softmaxes(model: ModelProto, sites: Sequence[Site]) -> set[str]:
@@ -132,13 +146,20 @@ def _inputs_above_softmaxes(model: ModelProto, sites: Sequence[Site]) -> set[str
     return seen & {value.name for value in model.graph.input}
 
 
-def _table_rows(graph: GraphProto, name: str) -> int | None:
-    """The number of rows of the smallest table that the input indexes through a Gather; None if there is none."""
+def _table_rows(graph: GraphProto, names: Iterable[str]) -> dict[str, int | None]:
+    """For each input the number of rows of the smallest table that it indexes through a Gather; None if there is
+    none."""
     tables = {tensor.name: tensor for tensor in graph.initializer}
-    readers: dict[str, list[NodeProto]] = {}
+    readers: dict[str, list[NodeProto]] = defaultdict(list)
     for node in graph.node:
         for read in node.input:
-            readers.setdefault(read, []).append(node)
+            readers[read].append(node)
+    return {name: _smallest_table(name, readers, tables) for name in names}
+
+
+def _smallest_table(
+    name: str, readers: Mapping[str, Sequence[NodeProto]], tables: Mapping[str, TensorProto]
+) -> int | None:
     rows: list[int] = []
     pending, seen = [name], set()
     while pending:
@@ -146,7 +167,7 @@ def _table_rows(graph: GraphProto, name: str) -> int | None:
         if current in seen:
             continue
         seen.add(current)
-        for node in readers.get(current, []):
+        for node in readers.get(current, ()):
             if node.op_type == "Gather" and node.input[1] == current and node.input[0] in tables:
                 axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
                 rows.append(tables[node.input[0]].dims[axis])

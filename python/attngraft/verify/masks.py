@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MASK_PATTERNS", "attend_pattern"]
+__all__ = ["EMPTY_ROWS", "MASK_PATTERNS", "attend_pattern"]
 
-MASK_PATTERNS = ("full", "right-padded", "left-padded", "holed", "one row masked")
+EMPTY_ROWS = "one row masked"
+
+MASK_PATTERNS = ("full", "right-padded", "left-padded", "holed", EMPTY_ROWS)
 """What is tried on every model that takes a mask. Left padding and holes break fusions that reduce the mask to a
 length; a wholly masked row is where fillings with -inf and with finite values differ."""
 
@@ -32,6 +34,6 @@ def attend_pattern(pattern: str, shape: tuple[int, ...], generator: np.random.Ge
         attend &= index >= padding
     else:
         attend &= index < keys - padding
-    if pattern == "one row masked":
+    if pattern == EMPTY_ROWS:
         attend[-1 if len(shape) > 1 else slice(None)] = False
     return attend

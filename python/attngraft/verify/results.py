@@ -49,28 +49,33 @@ class VerificationReport:
     def passed(self) -> bool:
         return bool(self.outputs) and all(row.passed for row in self.outputs)
 
-    def raise_if_failed(self) -> None:
-        """Raises VerificationError, one line, that names the output farthest from its tolerance."""
+    @property
+    def failure(self) -> str | None:
+        """What is wrong with the output farthest from its tolerance, in one phrase; None if everything passed."""
         failed = [row for row in self.outputs if not row.passed]
         if not failed:
-            return
+            return None
         row = max(
             failed, key=lambda item: (item.new_nan, item.worst / item.tolerance if item.tolerance else item.worst)
         )
         if row.new_nan:
-            raise VerificationError(
-                f"output {row.name!r} has {row.new_nan} NaN where the original is finite (inputs: {row.case}); "
-                "keep the site that causes it (--lower keep) and report the model"
-            )
+            return f"output {row.name!r} has {row.new_nan} NaN where the original is finite (inputs: {row.case})"
         if not row.compared:
-            raise VerificationError(
-                f"output {row.name!r} is NaN everywhere in the original, so nothing could be compared; "
-                "give other shapes with --shape"
-            )
-        raise VerificationError(
-            f"output {row.name!r} differs by {row.worst:.3g}, tolerance {row.tolerance:.3g} (inputs: {row.case}); "
-            "keep the site that causes it (--lower keep) and report the model"
-        )
+            return f"output {row.name!r} is NaN everywhere in the original, so nothing could be compared"
+        return f"output {row.name!r} differs by {row.worst:.3g}, tolerance {row.tolerance:.3g} (inputs: {row.case})"
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the original has numbers in every output: without them there is nothing to find fault with."""
+        return all(row.compared for row in self.outputs)
+
+    def raise_if_failed(self) -> None:
+        """Raises VerificationError, one line, that names the output farthest from its tolerance."""
+        failure = self.failure
+        if failure is None:
+            return
+        remedy = "keep the site that causes it (--lower keep) and report the model"
+        raise VerificationError(f"{failure}; {remedy if self.is_comparable else 'give other shapes with --shape'}")
 
     def __str__(self) -> str:
         header = (

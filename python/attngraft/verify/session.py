@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto
 
 from attngraft.errors import MissingDependency, VerificationError
+from attngraft.onnx_graph import load_model
+from attngraft.verify.definition import by_definition
+from attngraft.verify.inside import with_outputs
 
-__all__ = ["ReferenceSession"]
+__all__ = ["Model", "ReferenceSession", "load_description", "model_folder"]
+
+Model = ModelProto | str | Path
 
 MAX_REASON = 160
 """Characters of ONNX Runtime's message that are shown: the reason comes first, paths into its source after it."""
 
 
-class ReferenceSession:
-    """A model in ONNX Runtime. Give a path for models with external data or above 2 GB."""
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+"""ONNX Runtime's option that says where the external data of a model in memory is."""
 
-    def __init__(self, model: ModelProto | str | Path, what: str) -> None:
-        """`what` names the model in errors: "original" or "rewritten"."""
+
+class ReferenceSession:
+    """A model in ONNX Runtime. Give a path for models above 2 GB."""
+
+    def __init__(self, model: Model, what: str, *, defined: bool = False, inside: Sequence[str] = ()) -> None:
+        """`what` names the model in errors: "original" or "rewritten". `defined`: Attention nodes are computed as ONNX
+        defines them, not by ONNX Runtime's kernel. `inside`: tensors that are to be outputs too."""
         try:
             import onnxruntime
         except ImportError:
@@ -33,6 +43,13 @@ class ReferenceSession:
         # any more.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         self._what = what
+        folder = model_folder(model)
+        if folder is not None and (defined or inside):
+            options.add_session_config_entry(EXTERNAL_FOLDER, str(folder))
+        if defined:
+            model = by_definition(load_description(model))
+        if inside:
+            model = with_outputs(load_description(model), inside)
         source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
         try:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
@@ -57,6 +74,16 @@ class ReferenceSession:
                     f"output {name!r} is no tensor; such models cannot be verified, use --no-verify"
                 )
         return outputs
+
+
+def load_description(model: Model) -> ModelProto:
+    """The proto of a model, which is read without external weights if it is a path."""
+    return model if isinstance(model, ModelProto) else load_model(model)
+
+
+def model_folder(model: Model) -> Path | None:
+    """Where the external data of a model is; None for one in memory."""
+    return None if isinstance(model, ModelProto) else Path(model).parent
 
 
 def _one_line(error: Exception) -> str:

@@ -1,12 +1,13 @@
-"""bfloat16 models as float32: ONNX Runtime's CPU kernels know no bfloat16, so both models are compared one type wider.
+"""Models of half types as float32 models: what they compute without the roundings between operators.
 
-Every bfloat16 value is a float32 value, so nothing is lost but the rounding between operators, which both models lose
-alike.
+Every float16 and bfloat16 value is a float32 value, so nothing but those roundings is lost. The float32 model is the
+reference for float16, and stands in for bfloat16, of which ONNX Runtime has no kernels on the CPU. Mixed types, which
+keep some float16 exports from loading (LayerNormalization of a float32 input with a float16 scale), are gone in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,65 +15,78 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from attngraft.errors import VerificationError
-from attngraft.onnx_graph import external_files, walk_graphs, walk_tensors
+from attngraft.onnx_graph import external_files, graph_attributes, walk_graphs, walk_tensors
+from attngraft.onnx_graph.external import stored_bytes
 
-__all__ = ["uses_bfloat16", "widened"]
+__all__ = ["narrowest_type", "widened"]
 
 MAX_BYTES = 2**31 - 1
 """Protobuf's limit: a widened model is held in memory."""
 
+HALF_TYPES = (TensorProto.BFLOAT16, TensorProto.FLOAT16)
 
-def uses_bfloat16(model: ModelProto) -> bool:
-    """Whether a stored tensor, an input, an output or a Cast of the model is bfloat16."""
-    if any(tensor.data_type == TensorProto.BFLOAT16 for tensor in walk_tensors(model)):
-        return True
-    for _, graph in walk_graphs(model.graph):
-        if any(_elem_type(value) == TensorProto.BFLOAT16 for value in (*graph.input, *graph.output)):
-            return True
-        if any(_casts_to_bfloat16(attribute) for node in graph.node for attribute in node.attribute):
-            return True
-    return False
+TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "softmax_precision", "stash_type"})
+"""`to` of Cast, those of operators that make tensors or say in which type they compute."""
+
+
+def narrowest_type(model: ModelProto) -> int:
+    """BFLOAT16 if a stored tensor, an input, an output or a Cast of the model is bfloat16, else FLOAT16 if one is
+    float16, else FLOAT."""
+    found = {tensor.data_type for tensor in walk_tensors(model)}
+    for graph in _all_graphs(model):
+        found.update(_elem_type(value) for value in (*graph.input, *graph.output))
+        found.update(attribute.i for attribute in _type_attributes(graph.node))
+    for function in model.functions:
+        found.update(attribute.i for attribute in _type_attributes(function.node))
+    return next((dtype for dtype in HALF_TYPES if dtype in found), TensorProto.FLOAT)
 
 
 def widened(model: ModelProto, folder: Path | None) -> ModelProto:
-    """A copy with every bfloat16 made float32. `folder` holds the external data. Raises VerificationError above 2
-    GB."""
+    """A copy with everything that is bfloat16 or float16 made float32. `folder` holds the external data. Raises
+    VerificationError above 2 GB."""
+    size = sum(stored_bytes(tensor) * (2 if tensor.data_type in HALF_TYPES else 1) for tensor in walk_tensors(model))
+    if size > MAX_BYTES:
+        raise VerificationError("the model exceeds 2 GB in float32, so it is not compared with its float32 form")
     copy = ModelProto()
     copy.CopyFrom(model)
     if external_files(copy):
         if folder is None:
-            raise VerificationError("a bfloat16 model with external data is verified from its file; give its path")
+            raise VerificationError("a half-type model with external data is verified from its file; give its path")
         onnx.external_data_helper.load_external_data_for_model(copy, str(folder))
     for tensor in walk_tensors(copy):
-        if tensor.data_type == TensorProto.BFLOAT16:
+        if tensor.data_type in HALF_TYPES:
             values = onnx.numpy_helper.to_array(tensor).astype(np.float32)
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-    for _, graph in walk_graphs(copy.graph):
-        _widen_values(graph)
-        _widen_casts(graph.node)
+    for graph in _all_graphs(copy):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if _elem_type(value) in HALF_TYPES:
+                value.type.tensor_type.elem_type = TensorProto.FLOAT
+        _widen_types(graph.node)
     for function in copy.functions:
-        _widen_casts(function.node)
-    if copy.ByteSize() > MAX_BYTES:
-        raise VerificationError("the bfloat16 model exceeds 2 GB as float32, so it cannot be verified; use --no-verify")
+        _widen_types(function.node)
     return copy
 
 
-def _widen_values(graph: GraphProto) -> None:
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if _elem_type(value) == TensorProto.BFLOAT16:
-            value.type.tensor_type.elem_type = TensorProto.FLOAT
+def _all_graphs(model: ModelProto) -> Iterator[GraphProto]:
+    """The graphs of a model, those inside local functions included."""
+    yield from (graph for _, graph in walk_graphs(model.graph))
+    for function in model.functions:
+        for node in function.node:
+            for _, inner in graph_attributes(node):
+                yield from (graph for _, graph in walk_graphs(inner))
 
 
-def _widen_casts(nodes: Iterable[NodeProto]) -> None:
+def _widen_types(nodes: Iterable[NodeProto]) -> None:
+    for attribute in _type_attributes(nodes):
+        if attribute.i in HALF_TYPES:
+            attribute.i = TensorProto.FLOAT
+
+
+def _type_attributes(nodes: Iterable[NodeProto]) -> Iterator[AttributeProto]:
     for node in nodes:
         for attribute in node.attribute:
-            if _casts_to_bfloat16(attribute):
-                attribute.i = TensorProto.FLOAT
-
-
-def _casts_to_bfloat16(attribute: AttributeProto) -> bool:
-    """`to` of Cast, `dtype` of the operators that make tensors."""
-    return attribute.name in ("to", "dtype") and attribute.i == TensorProto.BFLOAT16
+            if attribute.name in TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT:
+                yield attribute
 
 
 def _elem_type(value: ValueInfoProto) -> int:

@@ -1,4 +1,4 @@
-"""The command line: inspect, rewrite, verify, build, run, doctor.
+"""The command line: inspect, rewrite, verify, build, run, probe, doctor.
 
 Results go to standard output, progress and errors to standard error. An error is one line and exit status 1, an
 interruption exit status 130; either way no file is left half-written.
@@ -11,14 +11,15 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attngraft.errors import AttngraftError, EngineError, VerificationError
+from attngraft.errors import AttngraftError, ModelError, VerificationError
 
 if TYPE_CHECKING:
-    from attngraft.engine.sidecar import EngineCard
+    from attngraft.lower import Target
+    from attngraft.report.inspect_model import FusionQuestion
 
 __all__ = ["main"]
 
@@ -58,42 +59,77 @@ def _fail(error: object) -> int:
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    from attngraft.lower import choose_lowerings
-    from attngraft.match import match_model
-    from attngraft.onnx_graph import load_model
-    from attngraft.report.inspection import inspection_json, other_line, site_line, summary_lines
+    from attngraft.report.inspect_model import inspect_model
+    from attngraft.report.inspection import inspection_lines
+    from attngraft.report.schema import inspection_json
 
-    sites = match_model(load_model(arguments.model))
-    choices, reasons = choose_lowerings(sites, "auto")
+    if arguments.model is None:
+        return _inspect_engine(arguments)
+    model, inspection = inspect_model(
+        arguments.model,
+        target=_target(arguments),
+        question=_fusion_question(arguments),
+        progress=_progress(arguments),
+    )
+    if arguments.html is not None:
+        from attngraft.report.page import write_page
+
+        write_page(arguments.html, model, inspection)
+        print(f"wrote {arguments.html}")
+    elif arguments.json:
+        print(json.dumps(inspection_json(inspection), indent=2))
+    else:
+        print("\n".join(inspection_lines(inspection, verbose=arguments.verbose)))
+    return 0
+
+
+def _target(arguments: argparse.Namespace) -> Target | None:
+    """The TensorRT that `--target` names, else the one that is installed."""
+    from attngraft.lower import default_target, parse_target
+
+    return default_target() if arguments.target is None else parse_target(arguments.target)
+
+
+def _fusion_question(arguments: argparse.Namespace) -> FusionQuestion | None:
+    from attngraft.engine import parse_shape_option
+    from attngraft.report.inspect_model import FusionQuestion
+
+    if not arguments.fused and arguments.engine is None:
+        return None
+    shapes = dict(parse_shape_option(option) for option in arguments.shape)
+    return FusionQuestion(arguments.engine, arguments.backend, shapes)
+
+
+def _inspect_engine(arguments: argparse.Namespace) -> int:
+    """An engine without its model: which ONNX nodes its fused attention kernels hold."""
+    from attngraft.engine.inspector import fused_kernels_of_file
+    from attngraft.report.kernels import kernel_lines, kernels_json
+
+    if arguments.engine is None:
+        raise ModelError("inspect: no model; give an ONNX file, or an engine with --engine ENGINE")
+    made_by, kernels = fused_kernels_of_file(arguments.engine)
     if arguments.json:
-        print(json.dumps(inspection_json(str(arguments.model), sites, choices), indent=2))
-        return 0
-    for site in sites.sites:
-        print(site_line(site, choices[site.name]))
-    for other in sites.others:
-        print(other_line(other))
-    print("\n".join(summary_lines(sites, choices, reasons)))
+        print(json.dumps(kernels_json(str(arguments.engine), made_by, kernels), indent=2))
+    else:
+        print("\n".join(kernel_lines(made_by, kernels)))
     return 0
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    from attngraft.report.inspection import summary_lines
-    from attngraft.rewrite import rewrite_model
+    from attngraft.report.rewriting import rewrite_lines
+    from attngraft.rewrite import plan_rewrite, write_rewrite
 
-    result = rewrite_model(
-        arguments.model,
+    progress = _progress(arguments)
+    plan = plan_rewrite(arguments.model, arguments.lower, target=_target(arguments), progress=progress)
+    result = write_rewrite(
+        plan,
         arguments.output,
-        lower=arguments.lower,
         verify=not arguments.no_verify,
         shapes=_fixed_shapes(arguments.shape),
-        progress=_progress(arguments),
+        progress=progress,
     )
-    print("\n".join(summary_lines(result.sites, result.choices, result.reasons)))
-    if result.report is not None:
-        print(result.report)
-    if not result.lowered:
-        print("nothing to gain: the model is written as it was")
-    print(f"wrote {result.target}")
+    print("\n".join(rewrite_lines(result)))
+    print(f"wrote {arguments.output}")
     return 0
 
 
@@ -135,19 +171,30 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _model_to_build(arguments: argparse.Namespace, shapes: dict[str, tuple[int, ...]], folder: Path) -> Path:
-    """The model itself where nothing is to be lowered, else its rewrite in `folder`."""
+    """The model itself where nothing is to be lowered or mended, else its rewrite in `folder`."""
+    from attngraft.report.rewriting import change_lines
     from attngraft.rewrite import plan_rewrite, write_rewrite
 
-    plan = plan_rewrite(arguments.model, arguments.lower, progress=_progress(arguments))
-    if not plan.lowered:
+    progress = _progress(arguments)
+    plan = plan_rewrite(arguments.model, arguments.lower, target=_build_target(arguments), progress=progress)
+    if not plan.changes:
         return arguments.model
-    return write_rewrite(
-        plan,
-        folder / arguments.model.name,
-        verify=not arguments.no_verify,
-        shapes=shapes or None,
-        progress=_progress(arguments),
-    ).target
+    rewritten = folder / arguments.model.name
+    result = write_rewrite(plan, rewritten, verify=not arguments.no_verify, shapes=shapes or None, progress=progress)
+    for line in change_lines(result):
+        print(line)
+    return rewritten
+
+
+def _build_target(arguments: argparse.Namespace) -> Target:
+    """The TensorRT that `--target` names, else the one that is going to build."""
+    from attngraft.engine.backends import find_backend
+    from attngraft.lower import Target, parse_target
+
+    if arguments.target is not None:
+        return parse_target(arguments.target)
+    backend = find_backend(arguments.backend)
+    return Target(backend.name, backend.version_pair)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -155,11 +202,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from attngraft.engine.sidecar import read_card
     from attngraft.runtime import Session
+    from attngraft.runtime.run_inputs import made_up_inputs, read_input_option
 
-    given = dict(_input_option(option) for option in arguments.input)
-    inputs = _missing_inputs(read_card(arguments.engine), given, arguments.seed) | given
+    given = dict(read_input_option(option) for option in arguments.input)
+    made_up = made_up_inputs(read_card(arguments.engine), given, arguments.seed)
+    for name, value in made_up.items():
+        print(f"input {name}: made up, {value.dtype} {'x'.join(map(str, value.shape))}", file=sys.stderr)
     with Session(arguments.engine) as session:
-        outputs = session.run(inputs)
+        outputs = session.run(made_up | given)
     for name, value in outputs.items():
         print(f"{name}: {value.dtype} {'x'.join(map(str, value.shape)) or 'scalar'}")
     if arguments.output is not None:
@@ -168,6 +218,15 @@ def _run(arguments: argparse.Namespace) -> int:
             path = arguments.output / f"{name.replace('/', '_')}.npy"
             np.save(path, np.asarray(value))
             print(f"wrote {path}")
+    return 0
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    from attngraft.engine.probe import probe
+    from attngraft.report.probe import probe_json, probe_lines
+
+    report = probe(backend=arguments.backend, everything=arguments.all, progress=_progress(arguments))
+    print(json.dumps(probe_json(report), indent=2) if arguments.json else "\n".join(probe_lines(report)))
     return 0
 
 
@@ -180,42 +239,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
     rows = [(words[check.ok], check.name, check.detail, check.remedy or "") for check in checks]
     print(format_table(("state", "what", "found", "remedy"), rows))
     return EXIT_ERROR if any(check.ok is False for check in checks) else 0
-
-
-def _missing_inputs(card: EngineCard | None, given: Mapping[str, object], seed: int) -> dict[str, object]:
-    """Random values, at the profile's usual shapes, for the inputs that no file was given for."""
-    import numpy as np
-
-    if card is None:
-        return {}
-    generator = np.random.default_rng(seed)
-    drawn: dict[str, object] = {}
-    for tensor in card.inputs:
-        if tensor.name in given:
-            continue
-        shape = card.profile[tensor.name].opt
-        if tensor.dtype == "bfloat16":
-            raise EngineError(f"input {tensor.name!r} is bfloat16; give it with --input {tensor.name}=FILE.npy")
-        if np.dtype(tensor.dtype).kind == "f":
-            drawn[tensor.name] = generator.standard_normal(shape).astype(tensor.dtype)
-        else:  # ids and masks: 1 is legal in both
-            drawn[tensor.name] = np.ones(shape, dtype=tensor.dtype)
-        print(f"input {tensor.name}: made up, {tensor.dtype} {'x'.join(map(str, shape))}", file=sys.stderr)
-    return drawn
-
-
-def _input_option(option: str) -> tuple[str, object]:
-    import numpy as np
-
-    name, separator, path = option.rpartition("=")
-    if not separator or not name:
-        raise EngineError(f"input {option!r}: no input name; write NAME=FILE.npy")
-    try:
-        return name, np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise EngineError(f"{path}: no such file; give input {name!r} as a NumPy .npy file") from None
-    except ValueError:
-        raise EngineError(f"{path}: is not a NumPy .npy file; save input {name!r} with numpy.save") from None
 
 
 def _fixed_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
@@ -245,15 +268,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_model_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     inspect = _command(commands, "inspect", _inspect, "show the attention sites of a model, one line each")
-    inspect.add_argument("model", type=Path, metavar="MODEL")
-    inspect.add_argument("--json", action="store_true", help="print the sites as JSON")
+    inspect.add_argument("model", type=Path, nargs="?", metavar="MODEL", help="may be left out with --engine")
+    form = inspect.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the sites as JSON")
+    form.add_argument("--html", type=Path, metavar="FILE", help="write one page with a picture of each distinct site")
+    form.add_argument("-v", "--verbose", action="store_true", help="a line for every site, equal ones too")
+    _add_target(inspect)
+    source = inspect.add_mutually_exclusive_group()
+    source.add_argument("--fused", action="store_true", help="build the model and say which sites TensorRT fuses")
+    source.add_argument("--engine", type=Path, metavar="ENGINE", help="say which sites are fused in this engine")
+    _add_backend(inspect, "that --fused asks")
+    _add_shape(inspect, "NAME=MIN:OPT:MAX", "shapes of an input for --fused; others get usual ones")
+
+
+def _add_model_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _add_inspect(commands)
 
     rewrite = _command(commands, "rewrite", _rewrite, "rewrite the attention sites and prove the result")
     rewrite.add_argument("model", type=Path, metavar="MODEL")
     rewrite.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="where the new model goes")
     _add_lower(rewrite)
+    _add_target(rewrite)
     _add_shape(rewrite, "NAME=DIMS", "shape of an input for verification, such as x=1x3x224x224")
 
     verify = _command(commands, "verify", _verify, "compare two models in ONNX Runtime")
@@ -267,7 +304,8 @@ def _add_engine_commands(commands: argparse._SubParsersAction[argparse.ArgumentP
     build = _command(commands, "build", _build, "build a TensorRT engine")
     build.add_argument("model", type=Path, metavar="MODEL")
     build.add_argument("-o", "--output", type=Path, required=True, metavar="ENGINE", help="where the engine goes")
-    build.add_argument("--backend", choices=("auto", "tensorrt", "rtx"), default="auto")
+    _add_backend(build, "that builds")
+    _add_target(build)
     _add_lower(build)
     _add_shape(build, "NAME=MIN:OPT:MAX", "shapes of an input, such as x=1x128:8x384:32x512, or one shape")
     build.add_argument("--no-embed", action="store_true", help="list the plugin library instead of embedding it")
@@ -280,6 +318,11 @@ def _add_engine_commands(commands: argparse._SubParsersAction[argparse.ArgumentP
     )
     run.add_argument("--output", type=Path, metavar="DIR", help="write the outputs there as .npy files")
     run.add_argument("--seed", type=int, default=0, help="of the inputs that are made up (default 0)")
+
+    probe = _command(commands, "probe", _probe, "say which forms of attention the TensorRT at hand builds and fuses")
+    _add_backend(probe, "that is asked")
+    probe.add_argument("--all", action="store_true", help="all combinations, some hundreds of builds")
+    probe.add_argument("--json", action="store_true", help="print the answers as JSON")
 
     doctor = _command(commands, "doctor", _doctor, "say what is installed and what is missing")
     doctor.add_argument(
@@ -302,6 +345,23 @@ def _command(
 def _add_lower(command: argparse.ArgumentParser) -> None:
     command.add_argument("--lower", choices=LOWER_CHOICES, default="auto", help="what the sites become (default auto)")
     command.add_argument("--no-verify", action="store_true", help="do not compare the result with the original")
+
+
+def _add_target(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--target",
+        metavar="VERSION",
+        help="the TensorRT that the lowerings are chosen for, such as 10.6, 11 or rtx-1.7 (default the one found)",
+    )
+
+
+def _add_backend(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument(
+        "--backend",
+        choices=("auto", "tensorrt", "rtx"),
+        default="auto",
+        help=f"the TensorRT {what}; auto: TensorRT with a GPU, else TensorRT-RTX",
+    )
 
 
 def _add_shape(command: argparse.ArgumentParser, form: str, help_text: str) -> None:

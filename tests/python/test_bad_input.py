@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -59,7 +60,11 @@ def attention(
     """softmax(x W x^T / 8 + mask) x, one site, on x [batch, SIZE, SIZE]."""
     element = helper.tensor_dtype_to_np_dtype(dtype)
     value = [helper.make_tensor_value_info(name, dtype, ["batch", SIZE, SIZE]) for name in ("x", "y")]
-    constants = {"weight": np.eye(SIZE), "eighth": np.array(0.125), "mask": np.zeros(mask)}
+    constants = {
+        "weight": np.eye(SIZE),
+        "eighth": np.array(0.125),
+        "mask": np.linspace(-1, 0, math.prod(mask)).reshape(mask),
+    }
     nodes = [
         helper.make_node("MatMul", ["y" if cyclic else "x", "weight"], ["query"]),
         helper.make_node("Transpose", ["x"], ["key"], perm=[0, 2, 1]),
@@ -133,12 +138,11 @@ def test_bad_model(kind: str, command: str, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == files
 
 
-@pytest.mark.parametrize("lowering", ("native", "attention"))
-def test_lowering_of_a_later_version(lowering: str, tmp_path: Path) -> None:
+def test_lowering_of_a_later_version(tmp_path: Path) -> None:
     model, target = tmp_path / "model.onnx", tmp_path / "target"
     saved()(model)
     target.write_bytes(BEFORE)
-    expect_error(attngraft("rewrite", model, "-o", target, "--lower", lowering), lowering)
+    expect_error(attngraft("rewrite", model, "-o", target, "--lower", "attention"), "attention")
     assert target.read_bytes() == BEFORE
 
 

@@ -13,7 +13,7 @@ from attngraft.engine.device import describe_device
 from attngraft.engine.logger import MessageLog, one_line
 from attngraft.errors import BuildError, EngineError, MissingDependency
 
-__all__ = ["BACKENDS", "Backend", "find_backend", "load_backend", "register_plugins"]
+__all__ = ["BACKENDS", "Backend", "backend_title", "find_backend", "load_backend", "register_plugins"]
 
 OLDEST_TENSORRT = (10, 6)
 """The first TensorRT that the plugin has been run in."""
@@ -48,8 +48,18 @@ class Backend:
         return self.module.__version__
 
     @property
+    def version_pair(self) -> tuple[int, ...]:
+        """Major and minor number."""
+        return _version_pair(self.module)
+
+    @property
     def is_rtx(self) -> bool:
         return self.name == "rtx"
+
+
+def backend_title(name: str) -> str:
+    """How the package of that name (one of BACKENDS) is called, without importing it."""
+    return _PACKAGES[name].title
 
 
 def load_backend(name: str) -> Backend:

@@ -7,21 +7,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import onnx
 
 from attngraft.contract import CONTRACT_VERSION
-from attngraft.engine.backends import Backend, find_backend, register_plugins
+from attngraft.engine.backends import find_backend
 from attngraft.engine.device import describe_device
 from attngraft.engine.files import write_atomically
-from attngraft.engine.logger import MessageLog, process_logger
-from attngraft.engine.network import count_plugin_layers, parse_network, plugin_node_count, tensor_cards
+from attngraft.engine.logger import MessageLog
+from attngraft.engine.network import plugin_node_count
+from attngraft.engine.plan import BuildRequest, EnginePlan, build_plan
 from attngraft.engine.progress import BuildProgress
-from attngraft.engine.rtx import prepare_parser
 from attngraft.engine.shapes import ShapeRange, resolve_profile
 from attngraft.engine.sidecar import EngineCard, card_path
-from attngraft.errors import BuildError, MissingDependency
+from attngraft.errors import BuildError
 from attngraft.onnx_graph import load_model
 from attngraft.plugin_library import plugin_library
 
@@ -43,21 +40,6 @@ class BuildResult:
     size_bytes: int
     seconds: float
     profile: Mapping[str, ShapeRange]
-
-
-@dataclass(frozen=True)
-class _Request:
-    """One build, its arguments checked."""
-
-    backend: Backend
-    model: onnx.ModelProto
-    model_path: Path
-    profile: dict[str, ShapeRange]
-    library: Path | None
-    embed_plugins: bool
-    timing_cache: Path | None
-    tf32: bool
-    optimization_level: int | None
 
 
 def build_engine(
@@ -95,7 +77,7 @@ def build_engine(
     chosen = find_backend(backend)
     if timing_cache is not None and chosen.is_rtx:
         raise BuildError("timing cache: TensorRT-RTX has none; build with --backend tensorrt or leave it out")
-    request = _Request(
+    request = BuildRequest(
         backend=chosen,
         model=model,
         model_path=model_path,
@@ -107,10 +89,10 @@ def build_engine(
         optimization_level=optimization_level,
     )
     with MessageLog(log_path) as messages:
-        plan, facts = _build_plan(request, messages, report)
-        card = _make_card(request, facts, plan.nbytes)
-        report.phase(f"writing {engine_path}, {plan.nbytes / 1e6:.1f} MB")
-        write_atomically({engine_path: memoryview(plan), card_path(engine_path): card.to_json().encode()})
+        plan = build_plan(request, messages, report)
+        card = _make_card(request, plan)
+        report.phase(f"writing {engine_path}, {card.size_bytes / 1e6:.1f} MB")
+        write_atomically({engine_path: memoryview(plan.data), card_path(engine_path): card.to_json().encode()})
     return BuildResult(
         engine_path,
         chosen.name,
@@ -132,130 +114,28 @@ def _check_target(model_path: Path, engine_path: Path) -> None:
         raise BuildError(f"{engine_path}: is the model itself; give the engine another name")
 
 
-@dataclass(frozen=True)
-class _NetworkFacts:
-    layers: int
-    plugin_layers: int
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-
-
-def _build_plan(request: _Request, messages: MessageLog, report: BuildProgress) -> tuple[Any, _NetworkFacts]:
-    """The serialized engine (TensorRT's host memory) and what its network holds."""
-    backend, trt = request.backend, request.backend.module
-    builder = _make_builder(backend, messages)
-    if request.library is not None:
-        if backend.is_rtx:
-            prepare_parser(request.library)
-        register_plugins(trt.get_plugin_registry(), request.library)
-    messages.clear()  # what a registry or a machine without a GPU says on the way here is not the build's failure
-    report.phase(f"parsing {request.model_path} with {backend.title} {backend.version}")
-    network = parse_network(backend, builder, messages, request.model, request.model_path)
-    facts = _network_facts(request, network)
-    config = _make_config(request, builder)
-    monitor = report.attach(trt, config)
-    report.phase(f"building {facts.layers} layers, {facts.plugin_layers} of them attngraft plugins")
-    plan = builder.build_serialized_network(network, config)
-    del monitor
-    report.raise_failure()
-    if plan is None:
-        reason = messages.plugin_error or messages.first_error or "no reason given; see the build log (--log FILE)"
-        raise BuildError(f"{request.model_path}: {backend.title} {backend.version} cannot build it: {reason}")
-    _write_timing_cache(request, config)
-    return plan, facts
-
-
-def _make_builder(backend: Backend, messages: MessageLog) -> Any:
-    try:
-        return backend.module.Builder(process_logger(backend.module))
-    except TypeError:  # what the bindings raise when the library returns no builder
-        reason = messages.first_error or "no reason given"
-        if describe_device() is None:
-            raise MissingDependency(
-                f"{backend.title} needs an NVIDIA GPU to build, and there is none here; build on the machine that will "
-                "run the engine, or ahead of time with --backend rtx"
-            ) from None
-        raise BuildError(f"{backend.title} {backend.version} cannot start its builder: {reason}") from None
-
-
-def _network_facts(request: _Request, network: Any) -> _NetworkFacts:
-    plugin_layers = count_plugin_layers(request.backend, network)
-    nodes = plugin_node_count(request.model)
-    if plugin_layers < nodes:
-        raise BuildError(
-            f"{request.model_path}: {nodes} attngraft nodes became {plugin_layers} plugin layers; "
-            "a plugin or function of the same name is in the way"
-        )
-    feeds = [network.get_input(index) for index in range(network.num_inputs)]
-    for tensor in feeds:
-        if tensor.is_shape_tensor:
-            raise BuildError(
-                f"input {tensor.name!r}: its values decide shapes, which is not supported; make it a constant"
-            )
-    inputs = tensor_cards(feeds)
-    outputs = tensor_cards([network.get_output(index) for index in range(network.num_outputs)])
-    return _NetworkFacts(network.num_layers, plugin_layers, inputs, outputs)
-
-
-def _make_config(request: _Request, builder: Any) -> Any:
-    trt = request.backend.module
-    config = builder.create_builder_config()
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that the inspector can name every layer
-    if not request.tf32:
-        config.clear_flag(trt.BuilderFlag.TF32)
-    if request.optimization_level is not None:
-        config.builder_optimization_level = request.optimization_level
-    if request.library is not None and request.embed_plugins:
-        config.plugins_to_serialize = [str(request.library)]
-    profile = builder.create_optimization_profile()
-    for name, shapes in request.profile.items():
-        profile.set_shape(name, shapes.min, shapes.opt, shapes.max)
-    if config.add_optimization_profile(profile) < 0:
-        raise BuildError(f"{request.model_path}: {request.backend.title} refuses the shapes; see the build log")
-    _read_timing_cache(request, config)
-    return config
-
-
-def _read_timing_cache(request: _Request, config: Any) -> None:
-    if request.timing_cache is None:
-        return
-    try:
-        data = request.timing_cache.read_bytes()
-    except FileNotFoundError:
-        data = b""
-    except OSError as error:
-        raise BuildError(f"timing cache {request.timing_cache}: cannot be read ({error.strerror})") from None
-    cache = config.create_timing_cache(data)
-    if cache is None or not config.set_timing_cache(cache, False):
-        raise BuildError(
-            f"timing cache {request.timing_cache}: was made by another TensorRT or on another GPU; delete it"
-        )
-
-
-def _write_timing_cache(request: _Request, config: Any) -> None:
-    if request.timing_cache is not None:
-        write_atomically({request.timing_cache: memoryview(config.get_timing_cache().serialize())})
-
-
-def _make_card(request: _Request, facts: _NetworkFacts, size_bytes: int) -> EngineCard:
+def _make_card(request: BuildRequest, plan: EnginePlan) -> EngineCard:
     device = describe_device()
     library = request.library
     return EngineCard(
         backend=request.backend.name,
         tensorrt_version=request.backend.version,
-        size_bytes=size_bytes,
+        size_bytes=plan.data.nbytes,
         gpu=device.name if device else None,
         compute_capability=device.compute_capability if device else None,
         plugin_library=library.name if library else None,
         plugin_embedded=library is not None and request.embed_plugins,
         contract_version=CONTRACT_VERSION if library else None,
-        plugin_layers=facts.plugin_layers,
-        layers=facts.layers,
+        plugin_layers=plan.network.plugin_layers,
+        layers=plan.network.layers,
         source=request.model_path.name,
         source_sha256=_sha256(request.model_path),
-        inputs=facts.inputs,
-        outputs=facts.outputs,
+        inputs=plan.network.inputs,
+        outputs=plan.network.outputs,
         profile=request.profile,
+        fused_attention=None
+        if plan.layers is None
+        else tuple(layer for layer in plan.layers if layer.is_fused_attention),
     )
 
 

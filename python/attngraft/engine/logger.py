@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, TextIO
 
+from attngraft.engine.layers import LAYERS_MESSAGE
 from attngraft.errors import BuildError
 
 __all__ = ["MessageLog", "one_line", "process_logger"]
@@ -46,6 +47,7 @@ class MessageLog:
         self._path = path
         self._file: TextIO | None = None
         self._errors: deque[str] = deque(maxlen=KEPT_ERRORS)
+        self._layers: str | None = None
 
     def __enter__(self) -> MessageLog:
         return self.open()
@@ -94,8 +96,15 @@ class MessageLog:
         said = [error for error in self._errors if error.startswith(PLUGIN_PREFIX)]
         return said[0].removeprefix(PLUGIN_PREFIX).strip() if said else None
 
+    @property
+    def layers_message(self) -> str | None:
+        """The message that lists the layers of the engine that was built last; None while there is none."""
+        return self._layers
+
     def add(self, severity: str, message: str) -> None:
         """Takes one message; `severity` is TensorRT's name for it, for example `ERROR`."""
+        if message.startswith(LAYERS_MESSAGE):
+            self._layers = message
         if severity in ("ERROR", "INTERNAL_ERROR"):
             self._errors.append(one_line(message))
         if self._file is not None:

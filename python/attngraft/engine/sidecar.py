@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attngraft.engine.layers import EngineLayer
 from attngraft.engine.shapes import ShapeRange
 from attngraft.errors import BuildError, EngineError
 
@@ -56,6 +57,8 @@ class EngineCard:
     inputs: tuple[TensorCard, ...]
     outputs: tuple[TensorCard, ...]
     profile: Mapping[str, ShapeRange]
+    fused_attention: tuple[EngineLayer, ...] | None = None
+    """The kernels that do a whole attention site each, and the ONNX nodes in them; None where TensorRT did not tell."""
 
     def to_json(self) -> str:
         """The card's text, one field a line, ranges as `min:opt:max`."""
@@ -63,6 +66,8 @@ class EngineCard:
         for direction in ("inputs", "outputs"):
             fields[direction] = [dataclasses.asdict(tensor) for tensor in fields[direction]]
         fields["profile"] = {name: str(shapes) for name, shapes in self.profile.items()}
+        if self.fused_attention is not None:
+            fields["fused_attention"] = [dataclasses.asdict(layer) for layer in self.fused_attention]
         return json.dumps({"attngraft_engine": CARD_FORMAT, **fields}, indent=2) + "\n"
 
     @classmethod
@@ -76,6 +81,10 @@ class EngineCard:
                 TensorCard(tensor["name"], tensor["dtype"], tuple(tensor["shape"])) for tensor in fields[direction]
             )
         fields["profile"] = {name: ShapeRange.parse(text) for name, text in fields["profile"].items()}
+        if fields.get("fused_attention") is not None:
+            fields["fused_attention"] = tuple(
+                EngineLayer(**{**layer, "nodes": tuple(layer["nodes"])}) for layer in fields["fused_attention"]
+            )
         return cls(**fields)
 
 

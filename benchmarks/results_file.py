@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "Row", "read_results", "write_results"]
+__all__ = ["RESULTS", "CountRow", "Row", "read_results", "write_counts", "write_results"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -26,12 +27,34 @@ class Row:
 
     work: str
     dtype: str
-    ours_us: float
+    ours_us: float | None
+    """None where TensorRT refuses it."""
     peers_us: Mapping[str, float]
     bound_us: float
     """The physical limit: bytes over measured streaming bandwidth, or operations over measured matrix rate."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What else was measured of this work, such as differences from a reference."""
+
+
+@dataclass(frozen=True)
+class CountRow:
+    """How often things occurred in one group of works."""
+
+    work: str
+    counts: Mapping[str, int]
+
+
+def write_counts(name: str, sections: Mapping[str, Iterable[CountRow]], packages: Iterable[str]) -> Path:
+    """Writes results/NAME.json anew: sections of counts, and the versions of the packages that were counted with.
+
+    No GPU is needed, so none is named.
+    """
+    content = {
+        "packages": {package: _package_version(package) for package in packages},
+        **_occasion(),
+        "sections": {section: [asdict(row) for row in rows] for section, rows in sections.items()},
+    }
+    return _write(RESULTS / f"{name}.json", content)
 
 
 def write_results(name: str, rows: Iterable[Row]) -> Path:
@@ -45,9 +68,13 @@ def write_results(name: str, rows: Iterable[Row]) -> Path:
         earlier = json.loads(path.read_text())
         if all(earlier.get(key) == environment[key] for key in ENVIRONMENT_KEYS):
             kept = [row for row in earlier["rows"] if (row["work"], row["dtype"]) not in measured]
-    RESULTS.mkdir(exist_ok=True)
+    return _write(path, {**environment, "rows": kept + fresh})
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> Path:
+    path.parent.mkdir(exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({**environment, "rows": kept + fresh}, indent=1) + "\n")
+    partial.write_text(json.dumps(content, indent=1) + "\n")
     os.replace(partial, path)
     return path
 
@@ -67,6 +94,12 @@ def _environment() -> dict[str, str | None]:
         "cuda": torch.version.cuda,
         "tensorrt": _tensorrt_version(),
         "torch": torch.__version__,
+        **_occasion(),
+    }
+
+
+def _occasion() -> dict[str, str | None]:
+    return {
         "commit": os.environ.get("ATTNGRAFT_COMMIT") or _first_line("git", "rev-parse", "HEAD"),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "command": _command(),
@@ -77,6 +110,13 @@ def _command() -> str:
     spec = sys.modules["__main__"].__spec__
     module = spec.name if spec is not None else sys.argv[0]
     return " ".join(["python -m", module, *sys.argv[1:]])
+
+
+def _package_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _tensorrt_version() -> str | None:

@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attngraft.engine.fusion import find_fusion
+from attngraft.engine import ShapeRange
+from attngraft.engine.fusion import FusionReport, find_fusion
+from attngraft.engine.shapes import model_inputs
 from attngraft.errors import BuildError, RewriteError, VerificationError
 from attngraft.lower import Target, parse_target
 from attngraft.match import match_model
 from attngraft.onnx_graph import load_model
 from attngraft.rewrite import rewrite_model
 from benchmarks.rewriter_peers import PEERS
+from benchmarks.zoo.exporting import read_facts
 
 __all__ = ["FORMS", "STEPS"]
 
@@ -81,13 +84,27 @@ def _build(lower: str) -> Callable[[Path], dict[str, Any]]:
                     rewrite_model(path, source, lower=lower, target=RTX, verify=False)
                 except RewriteError:  # no site can take it: the export stays as it is
                     source = path
-            model = load_model(source)
-            report = find_fusion(model, source, match_model(model), backend="rtx")
+            report = _built(source, read_facts(path))
         if report.failure:
             raise BuildError(report.failure)
         return {"fused": report.kernels}
 
     return step
+
+
+def _built(source: Path, facts: Mapping[str, Any] | None) -> FusionReport:
+    """Built for a range of shapes, or, where tracing has fixed sizes, for those that the export was made with."""
+    model = load_model(source)
+    sites = match_model(model)
+    report = find_fusion(model, source, sites, backend="rtx")
+    if report.failure and facts and facts.get("shapes"):
+        shapes = {
+            name: ShapeRange.fixed(tuple(facts["shapes"][name]))
+            for name in model_inputs(model)
+            if name in facts["shapes"]
+        }
+        report = find_fusion(model, source, sites, backend="rtx", shapes=shapes)
+    return report
 
 
 def _peer(fuse: Callable[[Path], Mapping[str, int]]) -> Callable[[Path], dict[str, Any]]:

@@ -112,9 +112,11 @@ def text_entry(
     core: bool = False,
     others: Callable[[Size], int] | int = 0,
     attentions: tuple[str, ...] = TRANSFORMERS_ATTENTIONS,
+    traced: bool = True,
     **call: Any,
 ) -> Entry:
-    """A model of transformers that takes `input_ids` and, if `mask`, a padding mask."""
+    """A model of transformers that takes `input_ids` and, if `mask`, a padding mask. `traced`: whether the TorchScript
+    exporter writes a file that runs."""
 
     def build(size: Size, attention: str) -> Model:
         inputs = {"input_ids": token_ids(size)}
@@ -128,7 +130,9 @@ def text_entry(
             others=others if isinstance(others, int) else others(size),
         )
 
-    return Entry(name, family, build, attentions, CORE_VARIANTS if core else USUAL_VARIANTS)
+    variants = CORE_VARIANTS if core else USUAL_VARIANTS
+    runnable = tuple(variant for variant in variants if traced or variant.exporter != "torchscript")
+    return Entry(name, family, build, attentions, runnable)
 
 
 def image_entry(

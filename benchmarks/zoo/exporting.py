@@ -33,7 +33,11 @@ def facts_path(path: Path) -> Path:
 
 
 def read_facts(path: Path) -> dict[str, Any] | None:
-    """`{"sites", "others", "family"}` of an export, None where nobody counted."""
+    """`{"sites", "others", "family", "shapes"}` of an export, None where nobody counted.
+
+    `shapes` are those of the inputs that it was made with, which are the only ones that some traced exports run with;
+    empty for graphs made otherwise.
+    """
     facts = facts_path(path)
     return json.loads(facts.read_text()) if facts.exists() else None
 
@@ -46,12 +50,15 @@ def export_entry(entry: Entry | GraphEntry, size: Size, attention: str, variant:
     torch.backends.mha.set_fastpath_enabled(False)  # a fused operator of PyTorch's own that no exporter knows
     if isinstance(entry, GraphEntry):
         proto, sites, others = entry.make(size, variant)
+        shapes: dict[str, list[int]] = {}
         onnx.save(proto, partial)
     else:
         model = _converted(entry.build(size, attention), variant.dtype)
         sites, others = count_softmaxes(model)
+        shapes = {name: list(tensor.shape) for name, tensor in model.inputs.items()}
         export_model(model, variant, partial)
-    facts_path(path).write_text(json.dumps({"sites": sites, "others": others, "family": entry.family}) + "\n")
+    facts = {"sites": sites, "others": others, "family": entry.family, "shapes": shapes}
+    facts_path(path).write_text(json.dumps(facts) + "\n")
     os.replace(partial, path)
     return path
 

@@ -43,7 +43,7 @@ GPU_READY := $(STAMPS)/test $(STAMPS)/tensorrt
 export ATTNGRAFT_TEST_ABI ?= $(abspath $(BUILD))/lib/libattngraft_test_abi.so
 endif
 
-.PHONY: help venv demo test cpp-test python-test gpu-test gpu-test-pycuda sanitize bench wheel clean
+.PHONY: help venv demo test cpp-test python-test gpu-test gpu-test-pycuda sanitize bench bench-zoo wheel clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -74,10 +74,20 @@ sanitize: $(GPU_READY)  ## The kernel tests under compute-sanitizer: memcheck, r
 	    $(GPU_RUN) -m pytest tests/gpu/test_kernel_softmax.py $(PYTEST_OPTIONS); \
 	done
 
-bench: $(GPU_READY)  ## The measurements: benchmarks/results/*.json and docs/measurements.md
+bench: $(GPU_READY)  ## The measurements on a GPU: benchmarks/results/*.json and docs/measurements.md
 	@$(GPU_RUN) -m benchmarks.softmax_kernel
 	@$(GPU_RUN) -m benchmarks.models_in_tensorrt
+	@$(GPU_RUN) -m benchmarks.zoo --size real --filter "$$($(GPU_RUN) -m benchmarks.rewriter_native --print-filter)"
+	@$(GPU_RUN) -m benchmarks.rewriter_native
 	@$(GPU_RUN) -m benchmarks.make_tables
+
+bench-zoo: $(STAMPS)/benchmarks  ## The rewriter over the whole zoo of exports, no GPU: hours, resumable
+	@$(VENV)/bin/python -m benchmarks.zoo
+	@$(VENV)/bin/python -m benchmarks.rewriter_zoo
+	@$(VENV)/bin/python -m benchmarks.zoo --size fusable
+	@$(VENV)/bin/python -m benchmarks.rewriter_zoo --exports .zoo/fusable --results rewriter-zoo-fusable
+	@$(VENV)/bin/python -m benchmarks.rewriter_speed
+	@$(VENV)/bin/python -m benchmarks.make_tables
 
 wheel: $(STAMPS)/tools  ## dist/*.whl for every supported architecture
 	@$(PIP) wheel --no-deps --wheel-dir dist .
@@ -86,7 +96,7 @@ wheel: $(STAMPS)/tools  ## dist/*.whl for every supported architecture
 venv: $(STAMPS)/test  ## .venv with the package, the plugin and everything that the tests need
 
 clean:  ## Removes .venv, .demo and what was built
-	@rm -rf $(VENV) .demo build dist .pytest_cache .hypothesis
+	@rm -rf $(VENV) .demo .zoo build dist .pytest_cache .hypothesis
 
 $(STAMPS)/tools: pyproject.toml tools/requirements.py $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "attngraft needs Python 3.10 or newer; set PYTHON=")'
@@ -107,6 +117,11 @@ $(STAMPS)/test: $(STAMPS)/tools $(SOURCES) $(BUILD_FILES)
 	@echo "   with PyTorch and all that the tests need (the first time some 3 GB and several minutes)"
 	$(call install,export rtx runtime test,--config-settings=cmake.define.ATTNGRAFT_BUILD_TESTS=ON)
 	@touch $(STAMPS)/demo $@
+
+$(STAMPS)/benchmarks: $(STAMPS)/test
+	@$(VENV)/bin/python tools/requirements.py benchmarks > $(VENV)/requirements.txt
+	@$(PIP) install --constraint $(CONSTRAINTS) --requirement $(VENV)/requirements.txt
+	@touch $@
 
 # TensorRT itself is of use only where a GPU is, and comes from NVIDIA's index; without it TensorRT-RTX builds.
 $(STAMPS)/tensorrt: $(STAMPS)/tools

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
 
 from attngraft.errors import RewriteError, VerificationError
-from attngraft.lower import Target, choose_lowerings, lower_model, repair_model
+from attngraft.lower import Repair, Target, choose_lowerings, lower_model, repair_model
 from attngraft.lower.choose import AUTO
-from attngraft.match import ModelSites, match_model
+from attngraft.match import ModelSites, inline_attention, match_model
 from attngraft.onnx_graph import StagedModel, load_model, stage_model, structure_fault
 from attngraft.verify import VerificationReport, compare_with, run_original, take_back
 from attngraft.verify.progress import Progress, silent
 
-__all__ = ["RewritePlan", "RewriteResult", "plan_rewrite", "rewrite_model", "write_rewrite"]
+__all__ = ["RewritePlan", "RewriteResult", "plan_model", "plan_rewrite", "rewrite_model", "write_rewrite"]
 
 Shapes = Mapping[str, "tuple[int, ...]"]
 
@@ -41,7 +41,9 @@ class RewritePlan:
     target: Target | None = None
     """The TensorRT that the model is lowered for; None for any."""
     repairs: tuple[str, ...] = ()
-    """What was mended beside the sites, a line each; `model` has it already."""
+    """What was mended or inlined beside the sites, a line each; what is written has it already."""
+    unlowered: onnx.ModelProto | None = None
+    """What is written in place of `model`, since no site is to be lowered: its local functions are still there."""
 
     @property
     def changes(self) -> bool:
@@ -115,12 +117,30 @@ def plan_rewrite(
     say = progress or silent
     source = Path(source)
     say(f"rewrite: reading {source}")
-    model, repairs = load_model(source), ()
-    if lower in REPAIRING:
-        model, repairs = repair_model(model, target)
+    return plan_model(load_model(source), source, lower, target)
+
+
+def plan_model(given: onnx.ModelProto, source: Path, lower: str, target: Target | None = None) -> RewritePlan:
+    """The plan for a model that was read from `source`, and is not changed.
+
+    Local functions that hold attention are inlined, but not in vain: if no site is to be lowered, they stay.
+    """
+    inlined, functions = (given, ()) if lower == "keep" else inline_attention(given)
+    model, repairs = _repaired(inlined, lower, target)
     sites = match_model(model)
     choices, reasons = choose_lowerings(sites, lower, target)
-    return RewritePlan(source, model, sites, choices, reasons, target, tuple(map(str, repairs)))
+    plan = RewritePlan(source, model, sites, choices, reasons, target, tuple(map(str, repairs)))
+    if not functions:
+        return plan
+    inlinings = tuple(str(Repair(f"function {f.domain}::{f.name}", "inlined", f.reason)) for f in functions)
+    if plan.lowered:
+        return replace(plan, repairs=(*inlinings, *plan.repairs))
+    model, repairs = _repaired(given, lower, target)
+    return replace(plan, unlowered=model, repairs=tuple(map(str, repairs)))
+
+
+def _repaired(model: onnx.ModelProto, lower: str, target: Target | None) -> tuple[onnx.ModelProto, tuple[Repair, ...]]:
+    return repair_model(model, target) if lower in REPAIRING else (model, ())
 
 
 def write_rewrite(
@@ -199,7 +219,8 @@ class _Proof:
 @contextmanager
 def _staged(plan: RewritePlan, names: Sequence[str], output: Path) -> Iterator[StagedModel]:
     """The model with these sites lowered, complete, checked, and under a temporary name."""
-    rewritten = lower_model(plan.model, plan.sites, plan.only(names), plan.target) if names else plan.model
+    unlowered = plan.model if plan.unlowered is None else plan.unlowered
+    rewritten = lower_model(plan.model, plan.sites, plan.only(names), plan.target) if names else unlowered
     fault = structure_fault(rewritten) if names else None
     # What the checker finds in the source already is not the rewrite's fault.
     if fault is not None and structure_fault(plan.model) is None:

@@ -27,11 +27,32 @@ def model(nodes: str, declared: str = "float16", **stored: np.ndarray) -> ModelP
     return parsed
 
 
+ONE_TYPE = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "PRelu", "Mod", "Sum"), 0),
+    **dict.fromkeys(("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"), 0),
+    "Where": 1,
+}
+"""Elementwise operators and the first of the inputs that TensorRT 10.6 wants in one type, for Pow beyond what ONNX asks
+for."""
+
+
+def mixed_operands(made: ModelProto) -> list[str]:
+    """Nodes with operands of several types."""
+    types = TensorTypes(made)
+    nodes = (node for node in made.graph.node if node.op_type in ONE_TYPE)
+    return [
+        f"{node.op_type} {node.output[0]}"
+        for node in nodes
+        if len({types.of(name) for name in node.input[ONE_TYPE[node.op_type] :]}) > 1
+    ]
+
+
 def narrowed(nodes: str, declared: str = "float16", **stored: np.ndarray) -> tuple[ModelProto, TensorTypes]:
     made = model(nodes, declared, **stored)
     narrow_from(made, ["c"], HALF)
     onnx.checker.check_model(made)
     onnx.shape_inference.infer_shapes(made, strict_mode=True, check_type=True)
+    assert not mixed_operands(made)
     return made, TensorTypes(made)
 
 
@@ -60,6 +81,27 @@ def test_residuals_that_were_cast_up_are_read_before_the_cast() -> None:
     assert types.of("a") == HALF
     (add,) = (node for node in made.graph.node if node.op_type == "Add")
     assert list(add.input) == ["c", "x"]
+
+
+@pytest.mark.parametrize("exponent", [np.float32(3), np.int64(3)])
+def test_an_exponent_has_its_base_s_type(exponent: np.generic) -> None:
+    """GPT-2's activation raises to the power of a stored 3."""
+    made, types = narrowed("a = Pow(c, e) y = Relu(a)", e=exponent)
+    assert types.of("a") == HALF
+    (power,) = (node for node in made.graph.node if node.op_type == "Pow")
+    assert types.of(power.input[1]) == HALF
+
+
+def test_an_exponent_that_is_computed_in_fp32_is_a_border() -> None:
+    _, types = narrowed("a = Relu(c) b = Pow(a, other) y = Relu(b)", "float")
+    assert [types.of(name) for name in "aby"] == [HALF, FULL, FULL]
+
+
+def test_comparisons_compare_in_one_type() -> None:
+    chain = "g = Greater(c, other) l = Less(c, k) b = And(g, l) a = Where(b, c, z) y = Relu(a)"
+    made, types = narrowed(chain, k=np.float32(2), z=np.float32(0))
+    assert types.of("a") == HALF
+    assert not mixed_operands(made)
 
 
 def test_fp32_activations_are_a_border() -> None:
@@ -112,4 +154,5 @@ def test_two_layers_end_in_the_half_type(lower: str) -> None:
     products = [node for node in native.graph.node if node.op_type == "MatMul"]
     assert len(products) == 11
     assert {types.of(node.output[0]) for node in products} == {HALF}
+    assert not mixed_operands(native)
     assert verify_models(given, native).passed

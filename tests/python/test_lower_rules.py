@@ -22,11 +22,11 @@ NEW = parse_target("10.14")
 DECISIONS = {
     "no mask": ("fused-as-given", "fused-as-given"),
     "no mask, opset 23": ("fused-as-given", "fused-as-given"),
-    "roots, added -inf, guard": ("scale-on-both", "infinite-fill"),
-    "roots, added lowest, guard": ("scale-on-both", "fused-as-given"),
+    "roots, added -inf, guard": ("nan-guard", "infinite-fill"),
+    "roots, added lowest, guard": ("nan-guard", "fused-as-given"),
     "filled -inf": ("fused-as-given", "infinite-fill"),
     "added input": ("fused-as-given", "fused-as-given"),
-    "causal": ("scale-on-both", "infinite-fill"),
+    "causal": ("nan-guard", "infinite-fill"),
     "causal, scale after": ("causal-added", "infinite-fill"),
     "softmax in fp32": ("fused-as-given", "fused-as-given"),
     "torchscript": ("float32-product", "float32-product"),
@@ -100,6 +100,12 @@ def test_a_position_bias_on_scores_of_heads_merged_with_the_batch() -> None:
     (site,) = match_model(BLOCKS["added input"].model()).sites
     merged = replace(site, source_masks=tuple(replace(mask, split_heads=HEADS) for mask in site.source_masks))
     assert judge(merged, RTX).rule.name == judge(merged, OLD).rule.name == "scores-reshaped"
+
+
+def test_a_guard_inside_an_attention_node_is_no_guard_of_the_graph() -> None:
+    (site,) = match_model(BLOCKS["Attention, added mask"].model()).sites
+    assert site.guard
+    assert judge(site, NEW).kind == FUSED
 
 
 def test_fp32_behind_a_leaking_site_is_lowered_with_it() -> None:

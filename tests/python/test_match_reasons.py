@@ -9,11 +9,12 @@ import attngraft.match
 import numpy as np
 import onnx
 import pytest
-from attngraft.match import MaskPart, ModelSites, OtherSoftmax, Scale, Site, WholeSite, match_model
+from attngraft.match import MaskPart, ModelSites, OtherSoftmax, Scale, Site, WholeSite, inline_attention, match_model
 from attngraft.match.records import LOWERINGS
 from chain_models import FORMS, attention
 from onnx import ModelProto
 from rare_forms import RARE_FORMS
+from test_local_functions import function_of_another_opset, spread, twice
 from test_match_attention_or_not import FORMS as UNUSUAL
 from test_match_fused import EXACT, REFUSED
 from test_match_whole import graph
@@ -125,6 +126,7 @@ def records() -> dict[str, ModelSites]:
         **{f"unusual: {name}": model for name, (model, _) in UNUSUAL.items()},
         **{f"fused: {name}": model for name, model in {**EXACT, **REFUSED}.items()},
         **OTHERS,
+        "function of another opset": function_of_another_opset(),
     }
     return {name: match_model(model) for name, model in models.items()}
 
@@ -154,6 +156,7 @@ def phrases_in_source() -> set[str]:
 
 def test_every_reason_is_given_by_a_model(found: dict[str, ModelSites]) -> None:
     given = reasons(found)
+    given |= {inlined.reason for model in (twice(), spread()) for inlined in inline_attention(model)[1]}
     missing = {text for text in phrases_in_source() if not any(text in reason for reason in given)}
     assert not missing
 

@@ -33,6 +33,9 @@ MASKS = {
     "mask filling with -3.4e+38": MaskPart("add-where", Role.KEEP, ("c",), fill=-3.4028234663852886e38, added="m"),
     "mask filling with -1e+04": MaskPart("where", Role.KEEP, ("c",), invert=True, fill=-10000.0),
     "padding": MaskPart("where", Role.KEEP, ("c",), fill=-math.inf, unsqueeze=(1, 2)),
+    "padding (taken as 0 and 1)": MaskPart(
+        "add-where", Role.KEEP, ("c",), fill=-math.inf, unsqueeze=(1, 2), taken_as_zero_one=True
+    ),
     "key lengths": MaskPart("where", Role.KV_LENGTHS, ("c",)),
     "key starts": MaskPart("where", Role.KV_STARTS, ("c",)),
 }
@@ -74,6 +77,21 @@ def test_the_whole_site_tells_scale_and_type_where_the_softmax_does_not() -> Non
     site = replace(SITE, scale=Scale(), whole=replace(WHOLE, dtype="float16"), dtype="float32", widened=True)
     words = describe_site(site)
     assert words[0] == "float16" and "scale 0.125" in words and "softmax in float32" in words
+
+
+@pytest.mark.parametrize(
+    ("operator", "words"),
+    [
+        ("Attention", ["Attention"]),
+        ("com.microsoft::MultiHeadAttention", ["com.microsoft::MultiHeadAttention"]),
+        ("LogSoftmax", ["LogSoftmax"]),
+        ("by hand", ["softmax by hand"]),
+        ("Softmax", []),
+    ],
+)
+def test_the_operator_where_it_is_no_plain_softmax(operator: str, words: list[str]) -> None:
+    plain = describe_site(SITE)
+    assert describe_site(replace(SITE, operator=operator)) == [*words, *plain]
 
 
 @pytest.mark.parametrize(

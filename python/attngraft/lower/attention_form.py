@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attngraft.contract import CausalMode
 from attngraft.lower.emit import Emitter
-from attngraft.lower.mask_forms import needs_guard
+from attngraft.lower.empty_rows import may_have_empty_rows
 from attngraft.lower.target import Target
 from attngraft.match.records import Site
 
@@ -36,7 +36,7 @@ def takes_attention_form(site: Site, opset: int, target: Target | None) -> bool:
         and site.head_size is not None
         and MIN_HEAD_SIZE <= site.head_size <= MAX_HEAD_SIZE
         and not site.source_masks
-        and not needs_guard(site)
+        and not may_have_empty_rows(site)
         and (whole.layout == "bsd" or site.rank == 4)
         and not (whole.key_transposed and whole.layout == "bsd")
     )

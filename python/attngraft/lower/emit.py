@@ -60,6 +60,10 @@ class Emitter:
         )
         return made
 
+    def rename(self, made: str, name: str) -> None:
+        """Gives a tensor made here, which nothing reads yet, a name that nothing else has any more."""
+        self._graph.rename(made, name)
+
     def number(self, value: float, dtype: int) -> str:
         """A constant of rank 0."""
         return self._constants.name(self._graph, value, dtype)
@@ -67,6 +71,10 @@ class Emitter:
     def integers(self, values: Sequence[int]) -> str:
         """A constant int64 vector."""
         return self._constants.name(self._graph, list(values), TensorProto.INT64)
+
+    def truth(self) -> str:
+        """A constant bool vector with the one element true."""
+        return self._constants.name(self._graph, [1], TensorProto.BOOL)
 
     def cast(self, tensor: str, dtype: int) -> str:
         return self.node("Cast", tensor, to=dtype)

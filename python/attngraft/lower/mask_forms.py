@@ -1,13 +1,12 @@
 """The masks of a site, emitted from their records.
 
 `apply_masks`: scores and the site's source masks in, masked scores of the same type out, in the form that TensorRT
-fuses best (docs/what_tensorrt_fuses.md). `shaped` and `as_condition`: one mask's tensor, made ready to broadcast.
+fuses best (docs/what_tensorrt_fuses.md). The other functions make one mask's tensor ready, for it and for empty_rows.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto
@@ -17,7 +16,17 @@ from attngraft.lower.emit import Emitter, lowest
 from attngraft.lower.tensor_types import TensorTypes
 from attngraft.match.records import MaskPart, Site
 
-__all__ = ["apply_masks", "as_condition", "every_row_has_a_key", "needs_guard", "shaped"]
+__all__ = [
+    "added_tensors",
+    "apply_masks",
+    "as_condition",
+    "every_row_has_a_key",
+    "in_type",
+    "lower_triangle",
+    "needs_float32",
+    "shaped",
+    "stays_added",
+]
 
 UNSQUEEZE_AXES_ARE_INPUT = 13
 """From this opset on Unsqueeze takes its axes as an input."""
@@ -34,42 +43,59 @@ ABSORBING = -1e30
 float16's lowest, -65504, is not of this kind: where the addition is carried out in fp32, scores survive in it."""
 
 
-def needs_guard(site: Site) -> bool:
-    """Whether a row of the site's softmax may be NaN for finite inputs, where the model turns NaN into 0: it needs a
-    row of -inf, so a mask that fills with -inf (or is added, and may hold it) and no proof that each row has a key."""
-    return site.guard and any(_may_be_infinite(mask) for mask in site.source_masks) and not every_row_has_a_key(site)
-
-
-def every_row_has_a_key(site: Site) -> bool:
-    """Whether it is proved that no row is masked as a whole: what masks is causality from the upper left alone, which
-    leaves key 0 to every row."""
-    config, causal = site.config, (CausalMode.NONE, CausalMode.TOP_LEFT)
-    proved = config is not None and not config.operands and max(config.window_left, config.window_right) < 0
-    return proved and config.causal in causal and site.whole.causal in causal
-
-
-def apply_masks(emit: Emitter, scores: str, site: Site, dtype: int, types: TensorTypes, guarded: bool) -> str:
-    """The scores of ONNX element type `dtype` with the site's masks. `guarded`: a row that is masked as a whole is to
-    be -inf throughout, since a guard behind the softmax waits for its NaN.
+def apply_masks(emit: Emitter, scores: str, site: Site, dtype: int, types: TensorTypes) -> str:
+    """The scores of ONNX element type `dtype` with the site's masks.
 
     What masks with -inf becomes one Where, behind what is added: TensorRT-RTX 1.7 crashes on two of them in a row.
     """
     closing: list[tuple[str, bool]] = []  # conditions, and whether each is true where masked
-    filling = _Filling(alone=len(site.source_masks) == 1, rows_have_keys=every_row_has_a_key(site))
+    fill = _fill(site, dtype)
     for mask in site.source_masks:
-        if mask.form == "add" or mask.form == "add-where" and not filling.replaces(mask):
-            for tensor in mask.tensors if mask.added is None else (mask.added,):
-                scores = emit.node("Add", scores, shaped(emit, _in_type(emit, tensor, dtype, types, guarded), mask))
+        if stays_added(mask, site):
+            for tensor in added_tensors(mask):
+                scores = emit.node("Add", scores, shaped(emit, in_type(emit, tensor, dtype, types, fill), mask))
             continue
         condition = shaped(emit, as_condition(emit, mask.tensors[0], types), mask)
         if mask.fill == -math.inf:
             closing.append((condition, mask.invert))
         else:  # a finite fill replaces a -inf before it
-            scores, closing = _closed(emit, scores, closing, dtype, guarded), []
+            scores, closing = _closed(emit, scores, closing, dtype, fill), []
             scores = _filled(emit, condition, scores, max(mask.fill, lowest(dtype)), dtype, mask.invert)
     if site.whole.causal != CausalMode.NONE:
-        closing.append((_lower_triangle(emit, scores), False))
-    return _closed(emit, scores, closing, dtype, guarded)
+        closing.append((lower_triangle(emit, scores), False))
+    return _closed(emit, scores, closing, dtype, fill)
+
+
+def stays_added(mask: MaskPart, site: Site) -> bool:
+    """Whether the mask is added to the scores, and not filled in by a Where: -inf always fills in, an absorbing fill
+    if nothing else is added to it, and what leaves no probability beside an allowed key where each row has one."""
+    if mask.form != "add-where":
+        return mask.form == "add"
+    enough = VANISHING if every_row_has_a_key(site) else ABSORBING
+    return not (mask.fill == -math.inf or len(site.source_masks) == 1 and mask.fill <= enough)
+
+
+def needs_float32(site: Site) -> bool:
+    """Whether the masks are to be added in fp32: in float16 a score and a finite fill can be -inf together
+    (-65504 - 16), in all places of a row even, and no guard makes zeros of the NaN any more. In fp32 such a row has a
+    softmax."""
+    added = [mask for mask in site.source_masks if stays_added(mask, site)]
+    finite = len(added) == 1 and -math.inf < added[0].fill <= VANISHING
+    return site.guard and site.whole.dtype == "float16" and finite
+
+
+def added_tensors(mask: MaskPart) -> tuple[str, ...]:
+    """What a mask adds, in the order of adding."""
+    return mask.tensors if mask.added is None else (mask.added,)
+
+
+def every_row_has_a_key(site: Site) -> bool:
+    """Whether it is proved that no row is masked as a whole: what masks is causality from the upper left alone, which
+    leaves key 0 to every row. Of several masks the configuration may leave one in the scores, so it proves nothing."""
+    config, causal = site.config, (CausalMode.NONE, CausalMode.TOP_LEFT)
+    reads_all = config is not None and len(site.source_masks) <= 1
+    proved = reads_all and not config.operands and max(config.window_left, config.window_right) < 0
+    return proved and config.causal in causal and site.whole.causal in causal
 
 
 def as_condition(emit: Emitter, tensor: str, types: TensorTypes) -> str:
@@ -91,27 +117,37 @@ def shaped(emit: Emitter, tensor: str, mask: MaskPart) -> str:
     return emit.node("Unsqueeze", tensor, emit.integers(mask.unsqueeze))
 
 
-@dataclass(frozen=True)
-class _Filling:
-    """When adding a fill gives what a Where between scores and fill gives."""
-
-    alone: bool
-    rows_have_keys: bool
-
-    def replaces(self, mask: MaskPart) -> bool:
-        """-inf always, an absorbing fill if nothing else is added to it, and what leaves no probability beside an
-        allowed key where each row is known to have one."""
-        return mask.fill == -math.inf or self.alone and mask.fill <= (VANISHING if self.rows_have_keys else ABSORBING)
-
-
-def _may_be_infinite(mask: MaskPart) -> bool:
-    """A tensor that is added may hold -inf; a fill is known."""
-    return mask.form == "add" or mask.fill == -math.inf
+def in_type(emit: Emitter, tensor: str, dtype: int, types: TensorTypes, fill: float) -> str:
+    """A mask that is added, in the scores' type: what is below its range becomes its lowest number, -inf becomes
+    `fill`."""
+    present = types.of(tensor)
+    if present == dtype:
+        return tensor
+    if present != TensorProto.FLOAT:  # a half type widened, or not known
+        return emit.cast(tensor, dtype)
+    narrowed = emit.cast(emit.node("Max", tensor, emit.number(lowest(dtype), present)), dtype)
+    if fill != -math.inf:
+        return narrowed
+    infinite = emit.node("IsInf", tensor, detect_positive=0)
+    return emit.node("Where", infinite, emit.number(fill, dtype), narrowed)
 
 
-def _closed(emit: Emitter, scores: str, conditions: list[tuple[str, bool]], dtype: int, guarded: bool) -> str:
-    """The scores with -inf where any of the conditions masks. Without a guard the lowest number serves: no row is NaN
-    then, and no pass over the mask looks for such rows."""
+def lower_triangle(emit: Emitter, scores: str) -> str:
+    """Whether key j <= query i, bool [Sq, Sk], from the scores' shape."""
+    shape = emit.node("Shape", scores)
+    rows, keys = (_indices(emit, shape, axis) for axis in (-2, -1))
+    return emit.node("Not", emit.node("Greater", keys, emit.node("Reshape", rows, emit.integers([-1, 1]))))
+
+
+def _fill(site: Site, dtype: int) -> float:
+    """What stands in for -inf: the lowest number, so that no row is NaN, if all masks fill with -inf. Beside anything
+    else a row's allowed keys may have scores as low as that, so -inf it stays."""
+    alone = all(mask.form != "add" and mask.fill == -math.inf for mask in site.source_masks)
+    return lowest(dtype) if alone else -math.inf
+
+
+def _closed(emit: Emitter, scores: str, conditions: list[tuple[str, bool]], dtype: int, fill: float) -> str:
+    """The scores with `fill` where any of the conditions masks."""
     if not conditions:
         return scores
     (joined, inverted), *others = conditions
@@ -119,34 +155,12 @@ def _closed(emit: Emitter, scores: str, conditions: list[tuple[str, bool]], dtyp
         joined, inverted = emit.node("Not", joined), False
     for condition, is_inverted in others:
         joined = emit.node("And", joined, emit.node("Not", condition) if is_inverted else condition)
-    return _filled(emit, joined, scores, -math.inf if guarded else lowest(dtype), dtype, inverted)
+    return _filled(emit, joined, scores, fill, dtype, inverted)
 
 
 def _filled(emit: Emitter, condition: str, scores: str, fill: float, dtype: int, inverted: bool) -> str:
     number = emit.number(fill, dtype)
     return emit.node("Where", condition, *((number, scores) if inverted else (scores, number)))
-
-
-def _in_type(emit: Emitter, tensor: str, dtype: int, types: TensorTypes, guarded: bool) -> str:
-    """A mask that is added, in the scores' type: what is below its range becomes its lowest number, -inf stays -inf
-    where a guard waits for it."""
-    present = types.of(tensor)
-    if present == dtype:
-        return tensor
-    if present != TensorProto.FLOAT:  # a half type widened, or not known
-        return emit.cast(tensor, dtype)
-    narrowed = emit.cast(emit.node("Max", tensor, emit.number(lowest(dtype), present)), dtype)
-    if not guarded:
-        return narrowed
-    infinite = emit.node("IsInf", tensor, detect_positive=0)
-    return emit.node("Where", infinite, emit.number(-np.inf, dtype), narrowed)
-
-
-def _lower_triangle(emit: Emitter, scores: str) -> str:
-    """Whether key j <= query i, bool [Sq, Sk], from the scores' shape."""
-    shape = emit.node("Shape", scores)
-    rows, keys = (_indices(emit, shape, axis) for axis in (-2, -1))
-    return emit.node("Not", emit.node("Greater", keys, emit.node("Reshape", rows, emit.integers([-1, 1]))))
 
 
 def _indices(emit: Emitter, shape: str, axis: int) -> str:

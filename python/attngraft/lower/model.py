@@ -15,7 +15,7 @@ from attngraft.lower.surgery import Surgery
 from attngraft.lower.target import Target
 from attngraft.lower.tensor_types import TensorTypes
 from attngraft.match.records import LOWERINGS, ModelSites, Site
-from attngraft.onnx_graph import default_opset, onnx_dtype
+from attngraft.onnx_graph import default_opset, onnx_dtype, walk_graphs
 
 __all__ = ["lower_model"]
 
@@ -29,7 +29,7 @@ def lower_model(
     given model is not changed. Raises RewriteError for an unknown site or lowering, and for a lowering that the site
     cannot take.
     """
-    chosen = _sites_to_lower(sites, choices)
+    chosen = _in_node_order(model, _sites_to_lower(sites, choices))
     surgery = Surgery(model)
     types, opset = TensorTypes(model), default_opset(model)
     softmax = SoftmaxLowering(surgery, types, opset)
@@ -45,6 +45,18 @@ def lower_model(
     for dtype, contexts in native.widened_contexts.items():
         narrow_from(lowered, contexts, dtype)
     return lowered
+
+
+def _in_node_order(model: ModelProto, chosen: list[Site]) -> list[Site]:
+    """The sites in the order of the nodes behind which they end, so that what one makes is there for the next."""
+    places = {
+        (path, output): place
+        for path, graph in walk_graphs(model.graph)
+        for place, node in enumerate(graph.node)
+        for output in node.output
+    }
+    ends = {site.name: site.whole.context if site.whole else site.probabilities for site in chosen}
+    return sorted(chosen, key=lambda site: places[site.graph, ends[site.name]])
 
 
 def _sites_to_lower(sites: ModelSites, choices: Mapping[str, str]) -> list[Site]:

@@ -29,13 +29,14 @@ TYPED_INPUTS = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min", "MatMul", "Gemm", "Concat", "Sum"), None),
     **dict.fromkeys(("Erf", "Tanh", "Sigmoid", "Relu", "Gelu", "Sqrt", "Neg", "Exp", "Abs", "Identity"), None),
     **dict.fromkeys(("LeakyRelu", "Elu", "HardSigmoid", "HardSwish", "Softplus", "Reciprocal", "Mish"), None),
-    **dict.fromkeys(("LayerNormalization", "Clip", "Conv", "Softmax", "LogSoftmax", "PRelu"), None),
+    **dict.fromkeys(("LayerNormalization", "Clip", "Conv", "Softmax", "LogSoftmax", "PRelu", "Pow"), None),
     **dict.fromkeys(("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split"), (0,)),
-    **dict.fromkeys(("Gather", "GatherND", "GatherElements", "Expand", "Tile", "Pad", "Dropout", "Pow"), (0,)),
+    **dict.fromkeys(("Gather", "GatherND", "GatherElements", "Expand", "Tile", "Pad", "Dropout"), (0,)),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax"), (0,)),
     "Where": (1, 2),
 }
-"""Operators whose result has the type of these inputs (None: of all). Everything else is a border."""
+"""Operators whose result has the type of these inputs (None: of all). Everything else is a border. Pow's exponent may
+be of another type in ONNX and in TensorRT-RTX 1.7, but not in TensorRT 10.6."""
 
 WEIGHTED = frozenset({"MatMul", "Gemm"})
 """Operators that multiply activations by weights."""

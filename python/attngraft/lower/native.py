@@ -1,13 +1,13 @@
 """The `native` lowering: a whole site again in plain ONNX, in the form that TensorRT fuses by itself.
 
-    MatMul(query * scale, key^T) [-> softcap] -> masks -> Softmax [-> guard] -> MatMul(values)
+    MatMul(query * scale, key^T) [-> softcap] -> masks -> Softmax -> MatMul(values) [-> zeros in rows without a key]
 
 In: a site's record with its `whole`. Out: the same context tensor, made by new nodes. What each step is for, and the
 measurements behind it, is in docs/what_tensorrt_fuses.md:
 
 * the scale stands on the query: fused everywhere, and in float16 no unscaled product can overflow;
 * all operands, the second product's too, are in the site's own type; the softmax may be widened in between;
-* a guard (NaN becomes 0) stays only where a row can be NaN, and then there are no casts before it;
+* a guard (NaN becomes 0) goes; where a row can be without a key, its context is zeroed (empty_rows.py);
 * key and values with fewer heads than the query are repeated in the open: MatMul's broadcasting is not fused.
 """
 
@@ -21,7 +21,8 @@ from onnx import TensorProto
 from attngraft.errors import RewriteError
 from attngraft.lower.attention_form import emit_attention, takes_attention_form
 from attngraft.lower.emit import Constants, Emitter
-from attngraft.lower.mask_forms import apply_masks, needs_guard
+from attngraft.lower.empty_rows import RowsWithKeys, may_have_empty_rows
+from attngraft.lower.mask_forms import apply_masks, needs_float32
 from attngraft.lower.surgery import Surgery
 from attngraft.lower.target import Target
 from attngraft.lower.tensor_types import TensorTypes
@@ -38,8 +39,9 @@ SOFTMAX_TAKES_ONE_AXIS = 13
 
 
 class NativeLowering:
-    """Lowers sites one after the other in node order. `widened_contexts` collects, by half type, the contexts of the
-    main graph that are cast to fp32 because the model had the second product in fp32."""
+    """Lowers sites one after the other, in the order of the nodes that make their contexts. `widened_contexts`
+    collects, by half type, the contexts of the main graph that are cast to fp32 because the model had the second
+    product in fp32."""
 
     def __init__(self, surgery: Surgery, types: TensorTypes, opset: int, target: Target | None) -> None:
         self._surgery = surgery
@@ -47,6 +49,7 @@ class NativeLowering:
         self._opset = opset
         self._target = target
         self._constants = Constants(surgery)
+        self._rows_with_keys = RowsWithKeys(types)
         self.widened_contexts: dict[int, list[str]] = defaultdict(list)
 
     def apply(self, site: Site) -> None:
@@ -67,47 +70,42 @@ class NativeLowering:
             self._emit_context(emit, site, dtype)
         graph.remove_if_dead(anchor)
 
-    def _factors(self, emit: Emitter, site: Site, dtype: int) -> tuple[str, str]:
-        """Probabilities [..., Sq, Sk] and values [..., Sk, Dv] in the site's type."""
+    def _plain_context(self, emit: Emitter, site: Site, dtype: int) -> str:
+        """The context [..., Sq, Dv] in the site's type."""
         whole = site.whole
         query, key, values = _operands(emit, site, dtype)
         if whole.scale != 1.0:
             query = emit.node("Mul", query, emit.number(whole.scale, dtype))
         scores = emit.node("MatMul", query, key)
-        guarded = needs_guard(site)
-        # A guard behind casts defeats the fusion (and TensorRT-RTX's build, if it stands before the cast back).
-        wide = site.widened and not guarded
+        wide = site.widened or needs_float32(site)
         score_dtype = TensorProto.FLOAT if wide else dtype
         if wide:
             scores = emit.cast(scores, score_dtype)
         if whole.softcap:
             cap = emit.number(whole.softcap, score_dtype)
             scores = emit.node("Mul", emit.node("Tanh", emit.node("Div", scores, cap)), cap)
-        scores = apply_masks(emit, scores, site, score_dtype, self._types, guarded)
-        probabilities = _softmax(emit, scores, _rank(site))
-        if guarded:
-            empty = emit.node("IsNaN", probabilities)
-            probabilities = emit.node("Where", empty, emit.number(0.0, dtype), probabilities)
+        masked = apply_masks(emit, scores, site, score_dtype, self._types)
+        probabilities = _softmax(emit, masked, _rank(site))
         if wide:
             probabilities = emit.cast(probabilities, dtype)
-        return probabilities, values
+        context = emit.node("MatMul", probabilities, values)
+        if may_have_empty_rows(site):
+            context = self._rows_with_keys.zeroed(emit, context, scores, site, dtype, score_dtype)
+        return context
 
     def _emit_context(self, emit: Emitter, site: Site, dtype: int) -> None:
         """The whole site; the context in the layout and type of the original, under its name."""
         whole = site.whole
         back = onnx_dtype(whole.context_dtype or whole.dtype)
-        steps: list[tuple[str, tuple[str, ...], dict]] = [("MatMul", self._factors(emit, site, dtype), {})]
+        made = self._plain_context(emit, site, dtype)
         if whole.layout == "bsd":
-            steps.append(("Transpose", (), {"perm": [0, 2, 1, 3]}))
-            steps.append(("Reshape", (emit.integers([0, 0, -1]),), {}))
+            made = emit.node("Transpose", made, perm=[0, 2, 1, 3])
+            made = emit.node("Reshape", made, emit.integers([0, 0, -1]))
         if back != dtype:
-            steps.append(("Cast", (), {"to": back}))
+            made = emit.cast(made, back)
             if not site.graph and back == TensorProto.FLOAT:
                 self.widened_contexts[dtype].append(whole.context)
-        made: tuple[str, ...] = ()
-        for number, (op_type, inputs, attributes) in enumerate(steps, 1):
-            output = whole.context if number == len(steps) else None
-            made = (emit.node(op_type, *made, *inputs, output=output, **attributes),)
+        emit.rename(made, whole.context)
 
 
 def _operands(emit: Emitter, site: Site, dtype: int) -> tuple[str, str, str]:

@@ -94,6 +94,12 @@ class EditedGraph:
         self._makers[node.outputs[index]] = node
         self._touched.add(node.outputs[index])
 
+    def rename(self, made: str, name: str) -> None:
+        """Makes the maker of `made`, which nothing reads, make the tensor `name` instead, which nothing makes."""
+        node = self._makers.pop(made)
+        node.outputs[node.outputs.index(made)] = name
+        self._makers[name] = node
+
     def insert_before(self, anchor: EditedNode, proto: NodeProto) -> EditedNode:
         """Puts a new node in front of an existing one, behind those put there earlier: the order stays topological."""
         node = EditedNode(proto)

@@ -8,7 +8,7 @@ from importlib import metadata
 
 from attngraft.errors import RewriteError
 
-__all__ = ["Target", "default_target", "parse_target"]
+__all__ = ["RTX", "TENSORRT", "Target", "default_target", "parse_target"]
 
 TENSORRT, RTX = "tensorrt", "rtx"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from attngraft.match.mask import MaskedScores, added_mask, blended_mask, where_mask
+from attngraft.match.mask import MAX_FILL, MaskedScores, added_mask, blended_mask, where_mask
 from attngraft.match.normaliser import before_shift
 from attngraft.match.operators import HALF_TYPES, cast_types, is_cast, is_pass_through, is_standard
 from attngraft.match.records import MaskPart
@@ -70,7 +70,7 @@ def _step(view: GraphView, climb: Ascent, node: NodeProto | None) -> Ascent:
     masked = blended_mask(view, node) or where_mask(view, node)
     if masked is not None:
         return _through_where(view, climb, masked)
-    masked = added_mask(view, node)
+    masked = added_mask(view, node, MAX_FILL)
     if masked is not None:
         return _through_add(view, climb, masked)
     if is_standard(node, "Tanh"):

@@ -100,6 +100,7 @@ def match_fused(view: GraphView, node: NodeProto, path: str) -> Site:
         source_masks=masks,
         whole=whole,
         widened=_widened(node, dtype),
+        operator=f"{RUNTIME_DOMAIN}::{node.op_type}" if node.domain == RUNTIME_DOMAIN else node.op_type,
     )
 
 

@@ -52,8 +52,9 @@ class MaskedScores:
     mask: MaskPart
 
 
-def added_mask(view: GraphView, node: NodeProto | None) -> MaskedScores | None:
-    """Add(scores, mask) in either order; None when it is no Add or when both operands are made of scores."""
+def added_mask(view: GraphView, node: NodeProto | None, max_fill: float = ABSORBING_FILL) -> MaskedScores | None:
+    """Add(scores, mask) in either order; None when it is no Add or when both operands are made of scores. A mask that
+    is 0 or a fill of at most `max_fill` is told from a tensor of numbers."""
     if not is_standard(node, "Add"):
         return None
     from_scores = [name for name in node.input if find_product(view, name) is not None]
@@ -61,7 +62,7 @@ def added_mask(view: GraphView, node: NodeProto | None) -> MaskedScores | None:
         return None
     scores = from_scores[0]
     added = node.input[1] if node.input[0] == scores else node.input[0]
-    return MaskedScores(scores, _two_valued(view, added) or MaskPart("add", Role.BIAS, (added,)))
+    return MaskedScores(scores, _two_valued(view, added, max_fill) or MaskPart("add", Role.BIAS, (added,)))
 
 
 def where_mask(view: GraphView, node: NodeProto | None) -> MaskedScores | None:
@@ -116,13 +117,11 @@ def holds_mask(view: GraphView, scores: str) -> bool:
     return False
 
 
-def _two_valued(view: GraphView, added: str) -> MaskPart | None:
-    """An added mask that is 0 or a fill that absorbs the scores: its condition says the same in one byte a key.
-
-    Other fills stay additive: -1e4 is a number, which leaves a wholly masked row as if nothing were masked.
-    """
+def _two_valued(view: GraphView, added: str, max_fill: float) -> MaskPart | None:
+    """An added mask that is 0 or a fill. One that absorbs the scores says no more than its condition does, in one byte
+    a key; -1e4 is a number, which leaves a wholly masked row as if nothing were masked."""
     part = _added_where(view, added) or _scaled_complement(view, added)
-    return part if part is not None and part.fill <= ABSORBING_FILL else None
+    return part if part is not None and part.fill <= max_fill else None
 
 
 def _added_where(view: GraphView, added: str) -> MaskPart | None:
@@ -139,8 +138,8 @@ def _added_where(view: GraphView, added: str) -> MaskPart | None:
 
 
 def _scaled_complement(view: GraphView, added: str) -> MaskPart | None:
-    """(1 - mask) * fill with a mask cast from integers or booleans: 0 and 1, since others would add numbers that mask
-    nothing."""
+    """(1 - mask) * fill with a mask cast from booleans, or from integers that are taken for 0 and 1, since others would
+    add numbers that mask nothing."""
     factor = scalar_factor(view, view.maker(added))
     if factor is None or factor.value is None:
         return None
@@ -150,7 +149,9 @@ def _scaled_complement(view: GraphView, added: str) -> MaskPart | None:
     cast = view.maker(complement.input[1])
     if not is_cast(cast) or dtype_name(view.dtype(cast.input[0])) not in KEEP_DTYPES:
         return None
-    return MaskPart("add-where", Role.KEEP, (cast.input[0],), False, factor.value, added)
+    is_bool = view.dtype(cast.input[0]) == TensorProto.BOOL
+    part = MaskPart("add-where", Role.KEEP, (cast.input[0],), False, factor.value, added)
+    return part if is_bool else replace(part, taken_as_zero_one=True)
 
 
 def _constant_fill(view: GraphView, name: str) -> float | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from attngraft.contract import DOMAIN, MASKED_SOFTMAX
 from attngraft.match.fused import is_fused_attention, match_fused
@@ -15,11 +15,13 @@ from attngraft.match.operators import is_standard
 from attngraft.match.records import ModelSites, OtherSoftmax, Site
 from attngraft.match.softmax import match_softmax
 from attngraft.onnx_graph import GraphView, default_opset, graph_attributes, node_label
+from attngraft.onnx_graph.inline import can_be_inlined
 from attngraft.onnx_graph.view import infer_types
 
-__all__ = ["match_model"]
+__all__ = ["function_path", "match_model"]
 
 IN_FUNCTION = "it is inside a local function; inline it first with onnx.inliner.inline_local_functions"
+IN_OTHER_OPSET = "it is inside a local function of another opset than the model's, which cannot be inlined as it is"
 
 
 def match_model(model: ModelProto) -> ModelSites:
@@ -35,6 +37,11 @@ def match_model(model: ModelProto) -> ModelSites:
         sites=tuple(record for record in found if isinstance(record, Site)),
         others=tuple(record for record in found if isinstance(record, OtherSoftmax)),
     )
+
+
+def function_path(function: FunctionProto) -> str:
+    """What Site.graph is for the body of a local function."""
+    return f"function {function.domain}::{function.name}"
 
 
 def _views(
@@ -65,25 +72,26 @@ def _in_functions(model: ModelProto) -> Iterator[Site | OtherSoftmax]:
     for function in model.functions:
         if function.domain == DOMAIN:
             continue
+        reason = IN_FUNCTION if can_be_inlined(model, function) else IN_OTHER_OPSET
         graph = GraphProto(
             name=function.name,
             node=function.node,
             input=[ValueInfoProto(name=name) for name in function.input],
             output=[ValueInfoProto(name=name) for name in function.output],
         )
-        path = f"function {function.domain}::{function.name}"
+        path = function_path(function)
         for inner_path, view in _views(graph, graph, None, path):
             for node in view.graph.node:
                 record = _match_node(view, node, inner_path, default_opset(function))
                 if record is not None:
-                    yield _in_function(record)
+                    yield _in_function(record, reason)
 
 
-def _in_function(record: Site | OtherSoftmax) -> Site | OtherSoftmax:
+def _in_function(record: Site | OtherSoftmax, reason: str) -> Site | OtherSoftmax:
     """A site of a function is shown and kept: to lower it, its calls must be inlined."""
     if isinstance(record, OtherSoftmax):
         return record
-    lowerings = dict.fromkeys(record.lowerings, IN_FUNCTION) | {"keep": None}
+    lowerings = dict.fromkeys(record.lowerings, reason) | {"keep": None}
     return replace(record, config=None, whole=None, lowerings=lowerings)
 
 

@@ -33,6 +33,11 @@ class Normaliser:
     stable: bool = True
     obstacle: str | None = None
 
+    @property
+    def operator(self) -> str:
+        """What Site.operator says of it."""
+        return "by hand" if is_standard(self.node, "Div", "Mul") else self.node.op_type
+
 
 def find_normaliser(view: GraphView, node: NodeProto, opset: int) -> Normaliser | None:
     """The normaliser that `node` ends or identifies; None if it is none. A LogSoftmax that nothing takes the

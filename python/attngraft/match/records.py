@@ -31,6 +31,9 @@ class MaskPart:
     split_heads
              number of heads H by which the tensor's first dimension is to be split, [B * H, ...] to [B, H, ...], so
              that it broadcasts to the scores; 0: as it is.
+    taken_as_zero_one
+             whether the model computes with an integer condition, (1 - mask) * fill, so that this record equals it
+             where the condition holds 0 and 1 alone, as tokenizers make it.
     """
 
     form: str
@@ -41,6 +44,7 @@ class MaskPart:
     added: str | None = None
     unsqueeze: tuple[int, ...] = ()
     split_heads: int = 0
+    taken_as_zero_one: bool = False
 
     def as_bias(self) -> MaskPart:
         """The same mask as an additive operand, whatever its form of adding."""
@@ -124,6 +128,9 @@ class Site:
                     nearest to the product first: with these tensors and fills the original arithmetic is repeated.
     whole           the site from Q, K and V to the context; None when something lies between that no lowering has words
                     for, or nothing multiplies the values; lowerings["native"] says what.
+    operator        what normalises the scores: "Softmax", "LogSoftmax" (with an Exp behind it), "by hand" (exponentials
+                    and their sum), or the fused node's operator, with its domain where that is not ONNX's own
+                    ("Attention", "com.microsoft::MultiHeadAttention").
     widened         whether casts to fp32 around the softmax are absorbed, by the softmax lowering or by `whole`.
     bypasses        scale nodes that go because their factor is in config.scale.
     guard           whether a row without an allowed key gives zeros: an IsNaN -> Where(0), nan_to_num, or a fused node.
@@ -157,6 +164,7 @@ class Site:
     source_masks: tuple[MaskPart, ...] = ()
     whole: WholeSite | None = None
     widened: bool = False
+    operator: str = "Softmax"
 
 
 @dataclass(frozen=True)

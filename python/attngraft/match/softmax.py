@@ -76,6 +76,7 @@ def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto
         source_masks=reading.masks,
         whole=reading.whole,
         widened=reading.widened or chain.widened,
+        operator=normaliser.operator,
     )
 
 
@@ -115,6 +116,7 @@ def _factorised(view: GraphView, normaliser: Normaliser, path: str) -> Site:
         consumers=tuple(node_label(reader) for reader in view.readers(normaliser.probabilities)),
         is_output=normaliser.probabilities in view.outputs,
         lowerings={"keep": None, "softmax": reason, "native": reason, "attention": NOT_IN_THIS_VERSION},
+        operator=normaliser.operator,
     )
 
 

@@ -148,19 +148,22 @@ def _meet_harmlessly(
 
 def _padding(masking: list[_Read]) -> tuple[MaskPart, ...] | None:
     """The keep operand that all paddings together are; None if it takes more than one tensor."""
-    paddings = {
-        (padding.tensor, padding.unsqueeze, padding.invert): read
-        for read in masking
-        for padding in read.meaning.paddings
-    }
-    if len(paddings) > 1:
+    found = [(padding, read) for read in masking for padding in read.meaning.paddings]
+    if len({(padding.tensor, padding.unsqueeze, padding.invert) for padding, _ in found}) > 1:
         return None
-    return tuple(
-        MaskPart(
-            "where" if read.fills else "add-where", Role.KEEP, (tensor,), invert, read.meaning.fill, None, unsqueeze
-        )
-        for (tensor, unsqueeze, invert), read in paddings.items()
+    if not found:
+        return ()
+    padding, read = found[-1]
+    part = MaskPart(
+        form="where" if read.fills else "add-where",
+        role=Role.KEEP,
+        tensors=(padding.tensor,),
+        invert=padding.invert,
+        fill=read.meaning.fill,
+        unsqueeze=padding.unsqueeze,
+        taken_as_zero_one=not all(padding.zero_one for padding, _ in found),
     )
+    return (part,)
 
 
 def _limits(masking: list[_Read]) -> tuple[str, int, int] | None:

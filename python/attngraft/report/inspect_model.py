@@ -11,13 +11,12 @@ from onnx import ModelProto
 from attngraft.engine.fusion import FusionReport, attribute_kernels, find_fusion
 from attngraft.engine.inspector import fused_kernels_of_file
 from attngraft.engine.shapes import ShapeRange
-from attngraft.lower import Target, choose_lowerings
-from attngraft.lower.repair import repair_model
-from attngraft.match import match_model
+from attngraft.lower import Target
 from attngraft.match.records import ModelSites
 from attngraft.onnx_graph import load_model
 from attngraft.report.records import Inspection
 from attngraft.report.source_layers import source_layers
+from attngraft.rewrite import plan_model
 
 __all__ = ["FusionQuestion", "inspect_model"]
 
@@ -39,20 +38,20 @@ def inspect_model(
     question: FusionQuestion | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[ModelProto, Inspection]:
-    """The model of a file, mended as a rewrite would, and all that there is to say about its attention sites.
+    """The model of a file, mended and inlined as a rewrite would, and all that there is to say about its attention
+    sites.
 
     target: the TensorRT whose rules choose the lowerings; None for rules that hold for any. question: asks TensorRT too
     what it fuses, of the file as it is. Raises ModelError for the file; BuildError, EngineError and MissingDependency
     for the question.
     """
     given = load_model(path)
-    model, repairs = repair_model(given, target)
-    sites = match_model(model)
-    choices, reasons = choose_lowerings(sites, "auto", target)
-    fusion = None if question is None else _ask(given, path, sites, question, progress)
-    layers = source_layers(model, sites)
-    mended = tuple(map(str, repairs))
-    return model, Inspection(str(path), sites, choices, reasons, target, layers, fusion, mended)
+    plan = plan_model(given, path, "auto", target)
+    fusion = None if question is None else _ask(given, path, plan.sites, question, progress)
+    layers = source_layers(plan.model, plan.sites)
+    return plan.model, Inspection(
+        str(path), plan.sites, plan.choices, plan.reasons, target, layers, fusion, plan.repairs
+    )
 
 
 def _ask(

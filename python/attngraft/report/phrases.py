@@ -13,9 +13,10 @@ CAUSAL_TEXT = {CausalMode.TOP_LEFT: "causal", CausalMode.BOTTOM_RIGHT: "causal f
 
 
 def describe_site(site: Site) -> list[str]:
-    """What was recognised, a few words an item: type, heads, layout, scale, masks, and what is special."""
+    """What was recognised, a few words an item: the operator if it is no Softmax node, type, heads, layout, scale,
+    masks, and what is special."""
     dtype = site.whole.dtype if site.whole and site.whole.dtype else site.dtype
-    facts = [dtype or "type unknown", heads_text(site), site.layout or ""]
+    facts = [_operator_text(site), dtype or "type unknown", heads_text(site), site.layout or ""]
     facts += [scale_text(site), mask_text(site), *_special(site)]
     return [fact for fact in facts if fact]
 
@@ -62,6 +63,11 @@ def refused_lowerings(site: Site) -> dict[str, str]:
     return {name: reason for name in LOWERINGS if (reason := site.lowerings[name]) is not None}
 
 
+def _operator_text(site: Site) -> str:
+    """What normalises the scores; nothing for the usual Softmax node."""
+    return {"Softmax": "", "by hand": "softmax by hand"}.get(site.operator, site.operator)
+
+
 def _structure(site: Site) -> list[str]:
     config = site.config
     causal = config.causal if config else site.whole.causal if site.whole else CausalMode.NONE
@@ -75,11 +81,11 @@ def _structure(site: Site) -> list[str]:
 def _part_text(mask: MaskPart) -> str:
     if mask.role in (Role.KV_LENGTHS, Role.KV_STARTS):
         return "key lengths" if mask.role == Role.KV_LENGTHS else "key starts"
-    if mask.unsqueeze and mask.role == Role.KEEP:
-        return "padding"
     if mask.form == "add":
         return "additive mask" if len(mask.tensors) == 1 else f"{len(mask.tensors)} additive masks"
-    return f"mask filling with {_fill_text(mask.fill)}"
+    is_padding = mask.unsqueeze and mask.role == Role.KEEP
+    text = "padding" if is_padding else f"mask filling with {_fill_text(mask.fill)}"
+    return f"{text} (taken as 0 and 1)" if mask.taken_as_zero_one else text
 
 
 def _fill_text(fill: float) -> str:

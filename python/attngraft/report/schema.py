@@ -43,6 +43,7 @@ def _site_json(inspection: Inspection, site: Site, fused: SiteFusion | None) -> 
     entry = {
         "name": site.name,
         "graph": site.graph,
+        "operator": site.operator,
         "layer": inspection.layers.get(site.name, ""),
         "scale": config.scale if config else whole.scale if whole else site.scale.value,
         "scale_places": list(site.scale.places),

@@ -172,7 +172,7 @@ def _type_notes(run: OriginalRun, is_wide: bool) -> list[str]:
     if any(case.outputs is not None for case in run.cases):
         return []
     both = "both models were" if is_wide else "the original was"
-    return [f"{both} computed as float32, since ONNX Runtime does not load the original as it is"]
+    return [f"{both} computed as float32"]
 
 
 @dataclass

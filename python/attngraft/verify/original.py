@@ -10,13 +10,13 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from attngraft.errors import VerificationError
-from attngraft.match import match_model
+from attngraft.match import inline_attention, match_model
 from attngraft.onnx_graph import without_weights
 from attngraft.verify.definition import has_attention
 from attngraft.verify.inputs import InputCase, draw_inputs, input_kinds
-from attngraft.verify.inside import MAX_INSIDE_ELEMENTS, inside_tensors
+from attngraft.verify.inside import MAX_INSIDE_ELEMENTS, inside_tensors, made_in
 from attngraft.verify.progress import Progress, Ticker
-from attngraft.verify.session import Model, ReferenceSession, load_description, model_folder
+from attngraft.verify.session import LoadFailure, Model, ReferenceSession, load_description, model_folder
 from attngraft.verify.shapes import size_plans
 from attngraft.verify.widen import narrowest_type, widened
 
@@ -100,8 +100,13 @@ def run_original(
     nothing = [None] * len(run.inputs)
     cases = map(OriginalCase, run.inputs, outputs or nothing, reference or nothing)
     return OriginalRun(
-        without_weights(description), dtype, tuple(cases), (*run.notes, *map(str, run.errors)), run.inside
+        without_weights(description), dtype, tuple(cases), (*run.notes, *map(_note, run.errors)), run.inside
     )
+
+
+def _note(error: VerificationError) -> str:
+    """What went wrong with one of two forms of the original, the other one being there."""
+    return error.note if isinstance(error, LoadFailure) else str(error)
 
 
 def open_inside(
@@ -129,9 +134,10 @@ class _Run:
     def __init__(
         self, description: ModelProto, shapes: Mapping[str, tuple[int, ...]] | None, seed: int, say: Progress
     ) -> None:
-        sites = match_model(description).sites
-        self._kinds = input_kinds(description, sites)
-        self.inside = inside_tensors(description, sites)
+        shown, _ = inline_attention(description)  # the masks of attention in local functions are masks too
+        sites = match_model(shown).sites
+        self._kinds = input_kinds(shown, sites)
+        self.inside = made_in(description, inside_tensors(description, sites))
         self._plans = size_plans(self._kinds.specs, shapes, self._kinds.masks)
         self._seed = seed
         self._say = say

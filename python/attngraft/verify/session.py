@@ -13,7 +13,7 @@ from attngraft.onnx_graph import load_model
 from attngraft.verify.definition import by_definition
 from attngraft.verify.inside import with_outputs
 
-__all__ = ["Model", "ReferenceSession", "load_description", "model_folder"]
+__all__ = ["LoadFailure", "Model", "ReferenceSession", "load_description", "model_folder"]
 
 Model = ModelProto | str | Path
 
@@ -23,6 +23,17 @@ MAX_REASON = 160
 
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 """ONNX Runtime's option that says where the external data of a model in memory is."""
+
+
+class LoadFailure(VerificationError):
+    """ONNX Runtime does not load a model. `note` says so where another form of the same model is there to compare."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(
+            f"the {what} model does not load in ONNX Runtime, so it cannot be verified: {reason}; "
+            "export it again, or use --no-verify"
+        )
+        self.note = f"ONNX Runtime does not load the {what}: {reason}"
 
 
 class ReferenceSession:
@@ -54,10 +65,7 @@ class ReferenceSession:
         try:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime raises a dozen unrelated classes
-            raise VerificationError(
-                f"the {what} model does not load in ONNX Runtime, so it cannot be verified: {_one_line(error)}; "
-                "export it again, or use --no-verify"
-            ) from None
+            raise LoadFailure(what, _one_line(error)) from None
         self.outputs = [output.name for output in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from attngraft.match.meaning.formulas import Number, NotReadable, at_least_zero,
 from attngraft.match.meaning.polynomials import Polynomial
 from attngraft.match.operators import attribute
 from attngraft.onnx_graph import GraphView
+from attngraft.onnx_graph.external import stored_bytes
 
 __all__ = ["MAX_TABLE_BYTES", "MAX_BANDS", "look_up", "stored_table"]
 
@@ -31,7 +32,7 @@ def stored_table(view: GraphView, name: str) -> np.ndarray | None:
         tensor = attribute(node, "value") if node.op_type == "Constant" else None
     if not isinstance(tensor, TensorProto) or tensor.data_location == TensorProto.EXTERNAL:
         return None
-    return numpy_helper.to_array(tensor) if tensor.ByteSize() <= MAX_TABLE_BYTES else None
+    return numpy_helper.to_array(tensor) if stored_bytes(tensor) <= MAX_TABLE_BYTES else None
 
 
 def _initializer(view: GraphView | None, name: str) -> TensorProto | None:

@@ -1,0 +1,114 @@
+"""Rows without an allowed key, where the model gives zeros for them: found from the masks, zeroed behind the values.
+
+The model's own way, IsNaN and Where between the softmax and the values, makes TensorRT 10.6 take a slower kernel
+(docs/what_tensorrt_fuses.md). Here: Where(row has a key, context, 0), the condition once for all sites with the same
+masks. For finite inputs the results are equal; a NaN among the scores of allowed keys, which the model makes 0 as well,
+stays NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+from onnx import TensorProto
+
+from attngraft.contract import CausalMode
+from attngraft.lower.emit import Emitter
+from attngraft.lower.mask_forms import (
+    added_tensors,
+    as_condition,
+    every_row_has_a_key,
+    in_type,
+    lower_triangle,
+    shaped,
+    stays_added,
+)
+from attngraft.lower.tensor_types import TensorTypes
+from attngraft.match.records import MaskPart, Site
+
+__all__ = ["RowsWithKeys", "may_have_empty_rows"]
+
+AXES_ARE_INPUT = 18
+"""From this opset on ReduceMax takes its axes as an input."""
+
+
+def may_have_empty_rows(site: Site) -> bool:
+    """Whether a row of the site's softmax may be NaN for finite inputs, where the model turns NaN into 0: a row of -inf
+    needs a mask that fills with it, or adds what may hold it or reach it, and no proof that each row has a key."""
+    if not site.guard or every_row_has_a_key(site):
+        return False
+    added = [tensor for mask in site.source_masks if mask.form != "where" for tensor in added_tensors(mask)]
+    return len(added) > 1 or any(mask.form == "add" or mask.fill == -math.inf for mask in site.source_masks)
+
+
+class RowsWithKeys:
+    """Which rows have an allowed key, made once for each graph and set of masks. Sites come in the order of the nodes
+    that make their contexts, so that what the first one made is there for the others."""
+
+    def __init__(self, types: TensorTypes) -> None:
+        self._types = types
+        self._made: dict[tuple[str, int, tuple[MaskPart, ...]], str] = {}
+
+    def zeroed(self, emit: Emitter, context: str, scores: str, site: Site, dtype: int, score_dtype: int) -> str:
+        """The context [..., Sq, Dv] of ONNX element type `dtype` with zeros in the rows without a key. `scores`, of
+        type `score_dtype`, are as they were before the masks."""
+        return emit.node("Where", self._condition(emit, scores, site, score_dtype), context, emit.number(0.0, dtype))
+
+    def _condition(self, emit: Emitter, scores: str, site: Site, dtype: int) -> str:
+        """bool [..., Sq or 1, 1], broadcasting to the context."""
+        if site.whole.causal != CausalMode.NONE:  # a triangle of this site's own lengths
+            return _any_key(emit, _allowed(emit, scores, site, dtype, self._types))
+        key = (site.graph, dtype, site.source_masks)
+        if key not in self._made:
+            self._made[key] = _any_key(emit, _allowed(emit, scores, site, dtype, self._types))
+        return self._made[key]
+
+
+def _any_key(emit: Emitter, allowed: str) -> str:
+    """Whether any place along the last axis is true. A condition may be a single number, without axes."""
+    at_least_a_vector = emit.node("And", allowed, emit.truth())
+    numbers = emit.cast(at_least_a_vector, TensorProto.INT32)  # no version of ReduceMax before 20 takes bool
+    if emit.opset < AXES_ARE_INPUT:
+        most = emit.node("ReduceMax", numbers, axes=[-1], keepdims=1)
+    else:
+        most = emit.node("ReduceMax", numbers, emit.integers([-1]), keepdims=1)
+    return emit.cast(most, TensorProto.BOOL)
+
+
+def _allowed(emit: Emitter, scores: str, site: Site, dtype: int, types: TensorTypes) -> str:
+    """Where the masked scores are above -inf, as apply_masks makes them: bool, broadcasting to the scores."""
+    added: list[str] = []
+    conditions: list[str] = []  # all of them hold where a key is allowed
+    for mask in site.source_masks:
+        if stays_added(mask, site):
+            added += [shaped(emit, in_type(emit, name, dtype, types, -math.inf), mask) for name in added_tensors(mask)]
+            continue
+        condition = shaped(emit, as_condition(emit, mask.tensors[0], types), mask)
+        if mask.fill == -math.inf:
+            conditions.append(emit.node("Not", condition) if mask.invert else condition)
+        elif added or conditions:  # a finite fill replaces a -inf before it
+            filled = condition if mask.invert else emit.node("Not", condition)
+            before = _all(emit, conditions + _above_infinity(emit, added, dtype))
+            conditions, added = [emit.node("Or", before, filled)], []
+    conditions += _above_infinity(emit, added, dtype)
+    if site.whole.causal != CausalMode.NONE:
+        conditions.append(lower_triangle(emit, scores))
+    return _all(emit, conditions)
+
+
+def _above_infinity(emit: Emitter, added: list[str], dtype: int) -> list[str]:
+    """The condition that the sum of what is added is above -inf, which two finite numbers can reach together."""
+    if not added:
+        return []
+    total, *others = added
+    for tensor in others:
+        total = emit.node("Add", total, tensor)
+    return [emit.node("Greater", total, emit.number(-math.inf, dtype))]
+
+
+def _all(emit: Emitter, conditions: list[str]) -> str:
+    """True where every one of the conditions, at least one, is."""
+    joined, *others = conditions
+    for condition in others:
+        joined = emit.node("And", joined, condition)
+    return joined

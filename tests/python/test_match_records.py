@@ -1,0 +1,75 @@
+"""What a record says beside the arithmetic: which operator it was, what was assumed, how the model has its masks."""
+
+from __future__ import annotations
+
+import pytest
+from attngraft.match import Site, match_model
+from attngraft.report.phrases import mask_text
+from chain_models import LOWEST, attention
+from onnx import ModelProto, TensorProto
+from test_match_fused import model as fused
+
+COMPLEMENT = """
+    s = MatMul(q, kt) x = Cast<to = 1>(attention_mask) y = Sub(one, x) a = Mul(y, f) m = Add(s, a)
+    p = Softmax<axis = -1>(m)
+"""
+QKV = "float[B,4,S,8] q, float[B,4,S,8] k, float[B,4,S,8] v"
+PACKED = "float[B,S,32] q, float[B,S,32] k, float[B,S,32] v"
+
+
+def only_site(model: ModelProto) -> Site:
+    (site,) = match_model(model).sites
+    return site
+
+
+@pytest.mark.parametrize(
+    ("model", "operator"),
+    [
+        (attention("s = MatMul(q, kt) p = Softmax<axis = -1>(s)"), "Softmax"),
+        (attention("s = MatMul(q, kt) l = LogSoftmax<axis = -1>(s) p = Exp(l)"), "LogSoftmax"),
+        (attention("s = MatMul(q, kt) e = Exp(s) t = ReduceSum<keepdims = 1>(e, last) p = Div(e, t)"), "by hand"),
+        (fused(QKV, "out = Attention(q, k, v)"), "Attention"),
+        (
+            fused(PACKED, "out = com.microsoft.MultiHeadAttention<num_heads = 4>(q, k, v)", output="float[B,S,32] out"),
+            "com.microsoft::MultiHeadAttention",
+        ),
+    ],
+    ids=["Softmax", "LogSoftmax", "by hand", "Attention", "MultiHeadAttention"],
+)
+def test_the_operator(model: ModelProto, operator: str) -> None:
+    if operator == "by hand":
+        model.graph.initializer.add(name="last", data_type=TensorProto.INT64, dims=[1], int64_data=[-1])
+    assert only_site(model).operator == operator
+
+
+def test_an_integer_mask_that_the_model_computes_with_is_taken_as_zero_and_one() -> None:
+    site = only_site(attention(COMPLEMENT, inputs=("attention_mask",), constants={"one": 1.0, "f": LOWEST}))
+    assert [(mask.tensors, mask.taken_as_zero_one) for mask in site.masks] == [(("attention_mask",), True)]
+    assert "taken as 0 and 1" in mask_text(site)
+
+
+def test_a_boolean_or_tested_mask_is_not_assumed_to_be_anything() -> None:
+    tested = COMPLEMENT.replace(
+        "x = Cast<to = 1>(attention_mask)", "b = Cast<to = 9>(attention_mask) x = Cast<to = 1>(b)"
+    )
+    site = only_site(attention(tested, inputs=("attention_mask",), constants={"one": 1.0, "f": LOWEST}))
+    assert [mask.taken_as_zero_one for mask in site.masks] == [False]
+    where = "s = MatMul(q, kt) a = Where(condition, zero, f) m = Add(s, a) p = Softmax<axis = -1>(m)"
+    site = only_site(attention(where, inputs=("condition",), constants={"zero": 0.0, "f": LOWEST}))
+    assert [mask.taken_as_zero_one for mask in site.masks] == [False]
+
+
+@pytest.mark.parametrize("fill", [-65504.0, -1e4])
+def test_a_fill_that_does_not_absorb_the_scores_is_known_to_the_whole_site(fill: float) -> None:
+    """A wholly masked row is as if nothing were masked, and a known fill tells that it cannot be NaN."""
+    where = "s = MatMul(q, kt) a = Where(condition, zero, f) m = Add(s, a) p = Softmax<axis = -1>(m)"
+    site = only_site(attention(where, inputs=("condition",), constants={"zero": 0.0, "f": fill}, dtype="float16"))
+    assert site.config.empty_rows == "unmasked"
+    (source,) = site.source_masks
+    assert (source.form, source.tensors, source.fill, source.added) == ("add-where", ("condition",), fill, "a")
+
+
+def test_an_added_number_that_masks_nothing_stays_a_tensor() -> None:
+    where = "s = MatMul(q, kt) a = Where(condition, zero, f) m = Add(s, a) p = Softmax<axis = -1>(m)"
+    site = only_site(attention(where, inputs=("condition",), constants={"zero": 0.0, "f": -1.0}))
+    assert [(mask.form, mask.tensors) for mask in site.source_masks] == [("add", ("a",))]

@@ -162,8 +162,9 @@ def _build_both(path: Path, work: Work, folder: Path, cache: Path) -> _Measured:
     except Exception as error:  # ONNX Runtime has no common class for its errors
         one.notes["reference"] = " ".join(str(error).split())[:300]
     for label, source in ((PLAIN, original), (NATIVE, rewritten)):
+        own_cache = cache.with_name(f"{cache.name}.{label}")  # neither form gets what was chosen for the other
         try:
-            _build(one, label, source, folder / f"{path.stem}.{label}.engine", cache, expected)
+            _build(one, label, source, folder / f"{path.stem}.{label}.engine", own_cache, expected)
         except (AttngraftError, RuntimeError) as error:
             one.notes[f"{label} refused"] = str(error)[:300]
     return one
@@ -214,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS",
                         help="start no further export after so long")  # fmt: skip
     parser.add_argument("--timing-cache", type=Path, default=Path("rewriter-native.timing"), metavar="FILE",
-                        help="shared by all builds, kept for the next run")  # fmt: skip
+                        help="one for each form, .FORM behind the name; kept for the next run")  # fmt: skip
     parser.add_argument("--skip-measured", action="store_true", help="leave out what the results hold already")
     parser.add_argument("--check", action="store_true", help="without a GPU: rewrite, and compare in ONNX Runtime")
     parser.add_argument("--print-filter", action="store_true", help="print which exports are measured")

@@ -227,3 +227,27 @@ def test_softmax_written_out_whose_sum_is_in_fp32() -> None:
     """
     site = repeats(attention(chain, constants={"last": np.array([-1], np.int64)}, dtype="float16"))
     assert (site.whole.dtype, site.lowerings["softmax"]) == ("float16", None)
+
+
+IN_RANK_3 = """
+    all = Shape(k) rows = Slice(all, second_last, last) width = Slice(all, last, end)
+    front = Slice(all, start, second_last)
+    merged = Concat<axis = 0>({merged}) k3 = Reshape(k, merged) kt3 = Transpose<perm = [0, 2, 1]>(k3)
+    parted = Concat<axis = 0>(front, width, rows) kt = Reshape(kt3, parted)
+    raw = MatMul(q, kt) s = Mul(raw, scale) p = Softmax<axis = -1>(s) c = MatMul(p, v)
+"""
+BOUNDS = {"start": [0], "second_last": [-2], "last": [-1], "end": [np.iinfo(np.int64).max], "scale": 0.125}
+
+
+def test_a_key_transposed_in_rank_3_is_taken_from_before() -> None:
+    inputs = "float[b,4,s,8] q, float[b,4,t,8] k, float[b,4,t,8] v"
+    body = IN_RANK_3.format(merged="last, rows, width")
+    site = repeats(graph(inputs, body, "float[b,4,s,8] c", BOUNDS))
+    assert (site.whole.key, site.whole.key_transposed) == ("k", False)
+
+
+def test_a_reshape_to_rank_3_that_cuts_rows_is_no_transposition() -> None:
+    inputs = "float[b,4,s,8] q, float[b,4,8,8] k, float[b,4,8,8] v"
+    body = IN_RANK_3.format(merged="last, four, sixteen")
+    site = only_site(graph(inputs, body, "float[b,4,s,8] c", BOUNDS | {"four": [4], "sixteen": [16]}))
+    assert (site.whole.key, site.whole.key_transposed) == ("kt", True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from onnx import NodeProto
 
+from attngraft.match.meaning import read_dims
 from attngraft.match.operators import attribute, exchanges_last_two, is_pass_through, is_standard
 from attngraft.match.scale import known_factor
 from attngraft.onnx_graph import GraphView
@@ -123,9 +124,28 @@ def _origins(view: GraphView, operand: Operand) -> list[Operand]:
             operand = Operand(node.input[0], operand.factor, operand.transposed)
         elif is_standard(node, "Transpose") and exchanges_last_two(node):
             operand = Operand(node.input[0], operand.factor, not operand.transposed)
+        elif (exchanged := _exchanged_in_rank_3(view, node)) is not None:
+            operand = Operand(exchanged, operand.factor, not operand.transposed)
         else:
             factor = known_factor(view, node)
             if factor is None:
                 return found
             operand = Operand(factor.tensor, operand.factor * factor.value, operand.transposed)
         found.append(operand)
+
+
+def _exchanged_in_rank_3(view: GraphView, node: NodeProto | None) -> str | None:
+    """The tensor [..., S, D] that a Reshape to [N, S, D], a Transpose and a Reshape back make into [..., D, S]; None if
+    that is not what ends in `node`. The dynamo exporter transposes the key of scaled_dot_product_attention so."""
+    if not is_standard(node, "Reshape"):
+        return None
+    transpose = view.maker(node.input[0])
+    if not is_standard(transpose, "Transpose") or list(attribute(transpose, "perm", ())) != [0, 2, 1]:
+        return None
+    merge = view.maker(transpose.input[0])
+    if not is_standard(merge, "Reshape"):
+        return None
+    before, merged, after = (read_dims(view, name) for name in (merge.input[0], merge.output[0], node.output[0]))
+    if before is None or merged is None or before[-2:] != merged[-2:]:
+        return None
+    return merge.input[0] if after == (*before[:-2], before[-1], before[-2]) else None

@@ -14,7 +14,7 @@ from attngraft.match.meaning.reader import Dims, Reader
 from attngraft.match.meaning.records import MaskMeaning
 from attngraft.onnx_graph import GraphView
 
-__all__ = ["read_condition", "read_mask"]
+__all__ = ["read_condition", "read_dims", "read_mask"]
 
 Scores = str | Sequence["int | str | None"]
 
@@ -45,6 +45,12 @@ def read_condition(view: GraphView, tensor: str, scores: Scores, invert: bool = 
     if meaning is not None and any(padding.tensor == tensor for padding in meaning.paddings):
         return None  # nothing was read: the tensor means itself
     return meaning
+
+
+def read_dims(view: GraphView, tensor: str) -> Dims | None:
+    """The dimensions of a tensor as polynomials of the model's sizes, equal where they are proved to be; None where the
+    rank is not known."""
+    return _reader(view).dims(tensor)
 
 
 def _reader(view: GraphView) -> Reader:

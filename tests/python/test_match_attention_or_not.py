@@ -41,6 +41,16 @@ FORMS: dict[str, tuple[ModelProto, str]] = {
         ),
         "Transpose lies between the product and the softmax",
     ),
+    "scores put together from blocks": (
+        attention(
+            """
+            s = MatMul(q, kt) shape = Shape(s) base = ConstantOfShape(shape) block = Gather<axis = 0>(s, first)
+            t = ScatterND(base, place, block) p = Softmax<axis = -1>(t)
+            """,
+            constants={"first": np.array([0], np.int64), "place": np.array([[0]], np.int64)},
+        ),
+        "ScatterND lies between the product and the softmax",
+    ),
     "attention sink beside the scores": (
         attention(
             """

@@ -24,9 +24,13 @@ MAX_STEPS = 24
 DATA_INPUTS = {
     **dict.fromkeys(("Add", "Sum", "Sub", "Mul", "Div", "Max", "Min", "Concat"), (0, 1)),
     "Where": (1, 2),
+    **dict.fromkeys(("ScatterND", "ScatterElements"), (0, 2)),
     **dict.fromkeys(
         (
             "Cast",
+            "Expand",
+            "Gather",
+            "Pad",
             "Identity",
             "Reshape",
             "Transpose",
@@ -45,7 +49,8 @@ DATA_INPUTS = {
     ),
 }
 """Operators that scores or probabilities pass through, and the inputs by which they do. Concat and Slice put an
-attention sink beside the scores and take its probability off."""
+attention sink beside the scores and take its probability off; Longformer puts its scores together from blocks, by
+Pad, Gather and ScatterND too."""
 
 
 def find_product(view: GraphView, name: str) -> NodeProto | None:

@@ -22,14 +22,12 @@ from attngraft.engine import ShapeRange, build_engine
 from attngraft.onnx_export import SAMPLES, export_module
 from attngraft.rewrite import rewrite_model
 from benchmarks.engine_timing import LoadedEngine
+from benchmarks.padded_text import padding_mask
 from benchmarks.results_file import Row, write_results
 from benchmarks.timing import graph_replay_us, matrix_rate
 
 VIT = Path(os.environ.get("ATTNGRAFT_VIT", ".demo/vit_s_focus.onnx"))
 """The demo's model; `make demo` fetches it."""
-
-SHORTEST_TEXT = 128
-"""Padded sequences are this long or longer, up to the whole length."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +120,7 @@ def demo_vit(folder: Path) -> Path:
 
 def padded_text(batch: int, sequence: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    lengths = rng.integers(SHORTEST_TEXT, sequence, batch, endpoint=True)
-    mask = (np.arange(sequence) < lengths[:, None]).astype(np.int64)
+    mask = padding_mask(rng, batch, sequence).astype(np.int64)
     return {"input_ids": rng.integers(3, 30000, (batch, sequence)), "attention_mask": mask}
 
 

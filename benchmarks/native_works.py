@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
+from benchmarks.padded_text import padding_mask
+
 __all__ = ["EXPORTS", "WORKS", "Work", "example_inputs", "find_exports", "operations", "title"]
 
 FIRST_WORD, LAST_WORD = 3, 98
 """Ids that are in every table of the zoo and are no special tokens."""
-SHORTEST_TEXT = 128
-"""Padded sequences are this long or longer, up to the whole length."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def example_inputs(model: ModelProto, work: Work, batch: int | None = None) -> d
     """Inputs of a work's size: ids, right-padded masks, and normal floats."""
     rng = np.random.default_rng(0)
     batch = batch or work.batch
-    lengths = rng.integers(SHORTEST_TEXT, work.keys, batch, endpoint=True)
+    mask = padding_mask(rng, batch, work.keys)
     inputs: dict[str, np.ndarray] = {}
     for value in model.graph.input:
         tensor = value.type.tensor_type
@@ -73,7 +73,7 @@ def example_inputs(model: ModelProto, work: Work, batch: int | None = None) -> d
         shape = tuple(dim or (batch if axis == 0 else work.keys) for axis, dim in enumerate(dims))
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         if value.name.endswith("mask"):
-            inputs[value.name] = (np.arange(shape[-1]) < lengths[:, None]).astype(dtype)
+            inputs[value.name] = mask.astype(dtype)
         elif value.name.endswith("ids"):
             inputs[value.name] = rng.integers(FIRST_WORD, LAST_WORD, shape).astype(dtype)
         else:

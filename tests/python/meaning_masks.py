@@ -81,6 +81,10 @@ POSITIONS = """
     i = Unsqueeze(i_flat, axis_1)
 """
 POSITION_AXES = {"axis_1": np.array([1])}
+ALLOWED = """
+    b = Cast<to = 9>(padding)
+    wide = Unsqueeze(b, axes_1_2)
+"""
 FILLED = """
     lowest = Constant<value_float = -3.4028234663852886e38>()
     mask = Where(keep, nothing, lowest)

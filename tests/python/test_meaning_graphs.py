@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from meaning_masks import (
+    ALLOWED,
     CAUSAL_TOP_LEFT,
     FILLED,
     INFINITE_CAUSAL,
@@ -174,10 +175,9 @@ MASKS = {
     ),
     "causal and padding": Mask(
         POSITIONS
+        + ALLOWED
         + """
         c = LessOrEqual(j, i)
-        b = Cast<to = 9>(padding)
-        wide = Unsqueeze(b, axes_1_2)
         keep = And(c, wide)
         """
         + FILLED,
@@ -199,10 +199,9 @@ MASKS = {
     ),
     "two -inf masks added": Mask(
         POSITIONS
+        + ALLOWED
         + """
         c = LessOrEqual(j, i)
-        b = Cast<to = 9>(padding)
-        wide = Unsqueeze(b, axes_1_2)
         first = Where(c, nothing, minus)
         second = Where(wide, nothing, minus)
         mask = Add(first, second)
@@ -212,10 +211,9 @@ MASKS = {
     ),
     "prefix: causal or padding stays a tensor": Mask(
         POSITIONS
+        + ALLOWED
         + """
         c = LessOrEqual(j, i)
-        b = Cast<to = 9>(padding)
-        wide = Unsqueeze(b, axes_1_2)
         keep = Or(c, wide)
         """
         + FILLED,
@@ -281,9 +279,8 @@ MASKS = {
         constants={"axes_1_2_3": np.array([1, 2, 3])},
     ),
     "a bias with a mask": Mask(
-        """
-        b = Cast<to = 9>(padding)
-        wide = Unsqueeze(b, axes_1_2)
+        ALLOWED
+        + """
         lowest = Constant<value_float = -3.4028234663852886e38>()
         m = Where(wide, nothing, lowest)
         kt = Transpose<perm = [0, 1, 3, 2]>(k)
@@ -294,9 +291,8 @@ MASKS = {
         MaskMeaning(paddings=(PADDING,), fill=LOWEST, rest="bias"),
     ),
     "a bias replaced by a fill": Mask(
-        """
-        b = Cast<to = 9>(padding)
-        wide = Unsqueeze(b, axes_1_2)
+        ALLOWED
+        + """
         masked = Not(wide)
         lowest = Constant<value_float = -3.4028234663852886e38>()
         kt = Transpose<perm = [0, 1, 3, 2]>(k)
@@ -310,10 +306,9 @@ MASKS = {
     "an untrained bias": Mask("mask = Identity(table)", None, constants={"table": np.zeros((1, 2, 1, 1), np.float32)}),
     "two fills": Mask(
         POSITIONS
+        + ALLOWED
         + """
         c = LessOrEqual(j, i)
-        b = Cast<to = 9>(padding)
-        wide = Unsqueeze(b, axes_1_2)
         low = Constant<value_float = -10000.0>()
         first = Where(c, nothing, low)
         second = Where(wide, nothing, low)

@@ -9,7 +9,7 @@ import tensorrt as trt
 import torch
 
 from attngraft.engine.backends import register_plugins
-from attngraft.engine.layers import layers_of_inspector
+from attngraft.engine.layers import fused_attention, layers_of_inspector
 from attngraft.engine.logger import process_logger
 from attngraft.plugin_library import plugin_library
 
@@ -52,7 +52,7 @@ class LoadedEngine:
     def fused_attention_kernels(self) -> list[str]:
         """Names of the kernels that TensorRT itself made of whole attention sites."""
         text = self._engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-        return sorted({layer.name for layer in layers_of_inspector(text) if "mha" in (layer.tactic or layer.name)})
+        return sorted({layer.name for layer in fused_attention(layers_of_inspector(text))})
 
     def __call__(self) -> None:
         if not self._context.execute_async_v3(torch.cuda.current_stream().cuda_stream):

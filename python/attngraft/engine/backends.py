@@ -48,6 +48,11 @@ class Backend:
         return self.module.__version__
 
     @property
+    def label(self) -> str:
+        """Title and version: "TensorRT 10.6.0"."""
+        return f"{self.title} {self.version}"
+
+    @property
     def version_pair(self) -> tuple[int, ...]:
         """Major and minor number."""
         return _version_pair(self.module)

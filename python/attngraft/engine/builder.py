@@ -12,6 +12,7 @@ from attngraft.contract import CONTRACT_VERSION
 from attngraft.engine.backends import find_backend
 from attngraft.engine.device import describe_device
 from attngraft.engine.files import write_atomically
+from attngraft.engine.layers import fused_attention
 from attngraft.engine.logger import MessageLog
 from attngraft.engine.network import plugin_node_count
 from attngraft.engine.plan import BuildRequest, EnginePlan, build_plan
@@ -133,9 +134,7 @@ def _make_card(request: BuildRequest, plan: EnginePlan) -> EngineCard:
         inputs=plan.network.inputs,
         outputs=plan.network.outputs,
         profile=request.profile,
-        fused_attention=None
-        if plan.layers is None
-        else tuple(layer for layer in plan.layers if layer.is_fused_attention),
+        fused_attention=None if plan.layers is None else fused_attention(plan.layers),
     )
 
 

@@ -15,8 +15,8 @@ from onnx import ModelProto, NodeProto
 
 from attngraft.engine.backends import find_backend
 from attngraft.engine.default_profile import default_profile
-from attngraft.engine.inspector import layers_of_engine
-from attngraft.engine.layers import EngineLayer
+from attngraft.engine.inspector import layers_of_plan
+from attngraft.engine.layers import EngineLayer, fused_attention
 from attngraft.engine.logger import MessageLog
 from attngraft.engine.network import plugin_node_count
 from attngraft.engine.plan import BuildRequest, build_plan, reason_of
@@ -92,16 +92,14 @@ def find_fusion(
         profile=resolve_profile(model, default_profile(model, shapes or {})),
         library=plugin_library() if plugin_node_count(model) else None,
     )
-    made_by = f"{chosen.title} {chosen.version}"
+    made_by = chosen.label
     with MessageLog() as messages:
         try:
             plan = build_plan(request, messages, BuildProgress(progress))
         except BuildError as error:
             unknown = tuple(SiteFusion(site.name, None, note=NOT_BUILT) for site in sites.sites)
             return FusionReport(made_by, unknown, 0, 0, reason_of(error))
-        layers = plan.layers
-        if layers is None:
-            layers = layers_of_engine(chosen, plan.data, messages)
+        layers = layers_of_plan(chosen, plan, messages)
     return attribute_kernels(made_by, model, sites, layers)
 
 
@@ -109,7 +107,7 @@ def attribute_kernels(
     made_by: str, model: ModelProto, sites: ModelSites, layers: Iterable[EngineLayer]
 ) -> FusionReport:
     """Finds each site's softmax among the ONNX nodes of the fused attention kernels."""
-    kernels = {layer.name: layer for layer in layers if layer.is_fused_attention}
+    kernels = {layer.name: layer for layer in fused_attention(layers)}
     holders = {node: layer.name for layer in kernels.values() for node in layer.nodes}
     silent = any(not layer.nodes for layer in kernels.values())
     names = _parser_names(model)

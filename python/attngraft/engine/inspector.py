@@ -7,13 +7,14 @@ from typing import Any
 
 from attngraft.engine.backends import Backend, backend_title, load_backend, register_plugins
 from attngraft.engine.device import describe_device
-from attngraft.engine.layers import EngineLayer, layers_of_inspector
+from attngraft.engine.layers import EngineLayer, fused_attention, layers_of_inspector
 from attngraft.engine.logger import MessageLog, process_logger
+from attngraft.engine.plan import EnginePlan
 from attngraft.engine.sidecar import read_card, read_plan_header
 from attngraft.errors import EngineError
 from attngraft.plugin_library import plugin_library
 
-__all__ = ["fused_kernels_of_file", "layers_of_engine"]
+__all__ = ["fused_kernels_of_file", "layers_of_engine", "layers_of_plan"]
 
 
 def fused_kernels_of_file(path: Path) -> tuple[str, tuple[EngineLayer, ...]]:
@@ -40,7 +41,15 @@ def fused_kernels_of_file(path: Path) -> tuple[str, tuple[EngineLayer, ...]]:
         if card is not None and card.plugin_library is not None and not card.plugin_embedded:
             register_plugins(backend.module.get_plugin_registry(), plugin_library())
         layers = layers_of_engine(backend, data, messages)
-    return f"{backend.title} {header.version_text}", tuple(layer for layer in layers if layer.is_fused_attention)
+    return f"{backend.title} {header.version_text}", fused_attention(layers)
+
+
+def layers_of_plan(backend: Backend, plan: EnginePlan, messages: MessageLog) -> tuple[EngineLayer, ...]:
+    """The layers that the builder listed, else those of the loaded engine. `messages` must be open.
+
+    Raises EngineError when TensorRT listed none and cannot load the engine here.
+    """
+    return plan.layers if plan.layers is not None else layers_of_engine(backend, plan.data, messages)
 
 
 def layers_of_engine(backend: Backend, data: Any, messages: MessageLog) -> tuple[EngineLayer, ...]:
@@ -53,5 +62,5 @@ def layers_of_engine(backend: Backend, data: Any, messages: MessageLog) -> tuple
     runtime.engine_host_code_allowed = True  # engines with the plugin library inside carry host code
     engine = runtime.deserialize_cuda_engine(data)
     if engine is None:
-        raise EngineError(f"the engine cannot be loaded by {backend.title} {backend.version}: {messages.first_error}")
+        raise EngineError(f"the engine cannot be loaded by {backend.label}: {messages.first_error}")
     return layers_of_inspector(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from attngraft.errors import EngineError
 
-__all__ = ["LAYERS_MESSAGE", "EngineLayer", "layers_of_inspector", "layers_of_message"]
+__all__ = ["LAYERS_MESSAGE", "EngineLayer", "fused_attention", "layers_of_inspector", "layers_of_message"]
 
 LAYERS_MESSAGE = "Layers:"
 """How the verbose message that lists an engine's layers begins."""
@@ -48,6 +48,11 @@ class EngineLayer:
         if self.tactic:
             return bool(_FUSED_ATTENTION.search(self.tactic))
         return not any(node in self.name for node in self.nodes) and bool(_FUSED_ATTENTION.search(self.name))
+
+
+def fused_attention(layers: Iterable[EngineLayer]) -> tuple[EngineLayer, ...]:
+    """The layers that are whole attention sites in one kernel."""
+    return tuple(layer for layer in layers if layer.is_fused_attention)
 
 
 def layers_of_message(message: str) -> tuple[EngineLayer, ...]:

@@ -46,9 +46,7 @@ def parse_network(backend: Backend, builder: Any, messages: MessageLog, model: o
     network = builder.create_network(0 if typed is None else 1 << int(typed))
     parser = trt.OnnxParser(network, process_logger(trt))
     if not parser.parse(strip_functions(model).SerializeToString(), str(path)):
-        raise BuildError(
-            f"{path}: {backend.title} {backend.version} cannot parse it: {_parser_error(parser, messages)}"
-        )
+        raise BuildError(f"{path}: {backend.label} cannot parse it: {_parser_error(parser, messages)}")
     return network
 
 

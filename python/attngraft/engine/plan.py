@@ -71,7 +71,7 @@ def build_plan(request: BuildRequest, messages: MessageLog, report: BuildProgres
             prepare_parser(request.library)
         register_plugins(trt.get_plugin_registry(), request.library)
     messages.clear()  # what a registry or a machine without a GPU says on the way here is not the build's failure
-    report.phase(f"parsing {request.model_path} with {backend.title} {backend.version}")
+    report.phase(f"parsing {request.model_path} with {backend.label}")
     network = parse_network(backend, builder, messages, request.model, request.model_path)
     facts = _network_facts(request, network)
     config = _make_config(request, builder)
@@ -82,7 +82,7 @@ def build_plan(request: BuildRequest, messages: MessageLog, report: BuildProgres
     report.raise_failure()
     if plan is None:
         reason = messages.plugin_error or messages.first_error or "no reason given; see the build log (--log FILE)"
-        raise BuildError(f"{request.model_path}: {backend.title} {backend.version} cannot build it: {reason}")
+        raise BuildError(f"{request.model_path}: {backend.label} cannot build it: {reason}")
     _write_timing_cache(request, config)
     told = messages.layers_message
     return EnginePlan(plan, facts, None if told is None else layers_of_message(told))
@@ -104,7 +104,7 @@ def _make_builder(backend: Backend, messages: MessageLog) -> Any:
                 f"{backend.title} needs an NVIDIA GPU to build, and there is none here; build on the machine that will "
                 "run the engine, or ahead of time with --backend rtx"
             ) from None
-        raise BuildError(f"{backend.title} {backend.version} cannot start its builder: {reason}") from None
+        raise BuildError(f"{backend.label} cannot start its builder: {reason}") from None
 
 
 def _network_facts(request: BuildRequest, network: Any) -> NetworkFacts:

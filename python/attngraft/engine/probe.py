@@ -13,7 +13,8 @@ from pathlib import Path
 
 from attngraft.engine.backends import Backend, find_backend
 from attngraft.engine.default_profile import default_profile
-from attngraft.engine.inspector import layers_of_engine
+from attngraft.engine.inspector import layers_of_plan
+from attngraft.engine.layers import fused_attention
 from attngraft.engine.logger import MessageLog
 from attngraft.engine.plan import BuildRequest, build_plan, reason_of
 from attngraft.engine.probe_models import ProbeCase, all_cases, one_site_model, usual_cases
@@ -60,7 +61,7 @@ def probe(
         answers.append(_ask(chosen, case))
         if progress is not None:
             progress(f"probe: {number} of {len(cases)}, {case.form} {case.dtype} {case.head_size} {case.mask}")
-    return ProbeReport(f"{chosen.title} {chosen.version}", tuple(answers))
+    return ProbeReport(chosen.label, tuple(answers))
 
 
 def _ask(backend: Backend, case: ProbeCase) -> ProbeAnswer:
@@ -71,10 +72,10 @@ def _ask(backend: Backend, case: ProbeCase) -> ProbeAnswer:
     try:
         with MessageLog() as messages, _quiet_stderr():
             plan = build_plan(request, messages, BuildProgress(None))
-            layers = plan.layers if plan.layers is not None else layers_of_engine(backend, plan.data, messages)
+            layers = layers_of_plan(backend, plan, messages)
     except BuildError as error:
         return ProbeAnswer(case, None, reason_of(error), time.monotonic() - started)
-    fused = any(layer.is_fused_attention for layer in layers)
+    fused = bool(fused_attention(layers))
     return ProbeAnswer(case, fused, seconds=time.monotonic() - started)
 
 

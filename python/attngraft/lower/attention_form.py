@@ -11,14 +11,13 @@ from attngraft.lower.emit import Emitter
 from attngraft.lower.empty_rows import may_have_empty_rows
 from attngraft.lower.target import Target
 from attngraft.match.records import Site
+from attngraft.onnx_graph import HALF_NAMES
 
 __all__ = ["MAX_HEAD_SIZE", "MIN_HEAD_SIZE", "emit_attention", "takes_attention_form"]
 
 FIRST_OPSET = 23
 MIN_HEAD_SIZE, MAX_HEAD_SIZE = 9, 256
 """Head sizes between which the attention layer of TensorRT-RTX 1.7 builds (12 to 256 tried, 8 and 264 fail)."""
-
-HALF_TYPES = ("float16", "bfloat16")
 
 
 def takes_attention_form(site: Site, opset: int, target: Target | None) -> bool:
@@ -29,7 +28,7 @@ def takes_attention_form(site: Site, opset: int, target: Target | None) -> bool:
         target is not None
         and target.has_attention
         and opset >= FIRST_OPSET
-        and whole.dtype in HALF_TYPES
+        and whole.dtype in HALF_NAMES
         and whole.context_dtype == whole.dtype
         and not whole.wide
         and not whole.softcap

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from attngraft.errors import RewriteError
 from attngraft.lower.native import native_obstacle
-from attngraft.lower.rules import FUSED, HALF_TYPES, NATIVE, judge
+from attngraft.lower.rules import FUSED, NATIVE, judge
 from attngraft.lower.target import Target
 from attngraft.match.records import LOWERINGS, ModelSites, Site
+from attngraft.onnx_graph import HALF_NAMES
 
 __all__ = ["AUTO", "choose_lowerings"]
 
@@ -52,7 +53,7 @@ def choose_lowerings(
 def _ends_a_leak(site: Site, target: Target | None) -> bool:
     """Whether a half-type site gives an fp32 context, by which what follows it is fp32, and is to become native."""
     whole = site.whole
-    leaks = whole is not None and whole.dtype in HALF_TYPES and whole.context_dtype == "float32"
+    leaks = whole is not None and whole.dtype in HALF_NAMES and whole.context_dtype == "float32"
     return leaks and judge(site, target).kind == NATIVE and native_obstacle(site) is None
 
 

@@ -19,6 +19,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from attngraft.lower.emit import lowest
+from attngraft.lower.names import FreeNames
 from attngraft.lower.tensor_types import TensorTypes
 from attngraft.onnx_graph import graph_attributes, numpy_dtype
 from attngraft.onnx_graph.view import names_read
@@ -75,7 +76,7 @@ class _Narrowing:
         self._contexts = {name for name in contexts if self._may_change(name)}
         self._cast: dict[tuple[str, int], str] = {}
         self._nodes: list[NodeProto] = []
-        self._names = {*self._makers, *self._stored, *(value.name for value in model.graph.input)}
+        self._names = FreeNames(model)
         self.changed = 0
 
     def run(self) -> None:
@@ -163,7 +164,7 @@ class _Narrowing:
         if (name, self._dtype) not in self._cast:
             value = constant.astype(np.float32)
             value = np.where(np.isinf(value), value, np.clip(value, lowest(self._dtype), -lowest(self._dtype)))
-            made = self._free_name(f"{name}_narrow")
+            made = self._names.take(f"{name}_narrow")
             array = value.astype(numpy_dtype(self._dtype))
             self._graph.initializer.append(
                 onnx.helper.make_tensor(made, self._dtype, array.shape, array.tobytes(), raw=True)
@@ -192,15 +193,7 @@ class _Narrowing:
 
     def _cast_to(self, name: str, dtype: int) -> str:
         if (name, dtype) not in self._cast:
-            made = self._free_name(f"{name}_{'wide' if dtype == TensorProto.FLOAT else 'narrow'}")
+            made = self._names.take(f"{name}_{'wide' if dtype == TensorProto.FLOAT else 'narrow'}")
             self._nodes.append(onnx.helper.make_node("Cast", [name], [made], name=made, to=dtype))
             self._cast[name, dtype] = made
         return self._cast[name, dtype]
-
-    def _free_name(self, wanted: str) -> str:
-        candidate, number = wanted, 1
-        while candidate in self._names:
-            number += 1
-            candidate = f"{wanted}_{number}"
-        self._names.add(candidate)
-        return candidate

@@ -15,13 +15,12 @@ from attngraft.contract import CausalMode
 from attngraft.lower.attention_form import MAX_HEAD_SIZE, MIN_HEAD_SIZE
 from attngraft.lower.target import RTX, TENSORRT, Target
 from attngraft.match.records import Site
+from attngraft.onnx_graph import HALF_NAMES
 
-__all__ = ["FUSED", "HALF_TYPES", "NATIVE", "NEVER", "RULES", "Rule", "Verdict", "judge"]
+__all__ = ["FUSED", "NATIVE", "NEVER", "RULES", "Rule", "Verdict", "judge"]
 
 FUSED, NATIVE, NEVER = "fused", "native", "never"
 """As given · after lowering `native`, which may also mean that it builds at all · not by any plain form."""
-
-HALF_TYPES = ("float16", "bfloat16")
 
 DEVICE = "TensorRT 10.6, H200"
 BUILD = "TensorRT-RTX 1.7"
@@ -81,7 +80,7 @@ def _node_is_refused(site: Site, target: Target | None) -> bool:
     causal_and_masked = site.whole is not None and site.whole.causal != CausalMode.NONE and bool(site.source_masks)
     return (
         (target is not None and not target.has_attention)
-        or _dtype(site) not in HALF_TYPES
+        or _dtype(site) not in HALF_NAMES
         or _head_size_is_out(site)
         or _softcap(site)
         or causal_and_masked
@@ -101,7 +100,7 @@ def _shows_probabilities(site: Site) -> bool:
 def _mixes_types(site: Site) -> bool:
     """Whether half-type operands meet fp32 probabilities in the second product."""
     whole = site.whole
-    if whole is None or _is_node(site) or whole.dtype not in HALF_TYPES:
+    if whole is None or _is_node(site) or whole.dtype not in HALF_NAMES:
         return False
     return site.dtype == "float32" or bool(whole.wide) or whole.context_dtype not in (None, whole.dtype)
 
@@ -165,7 +164,7 @@ RULES: tuple[Rule, ...] = (
         NEVER,
         "TensorRT has no fused attention for this element type",
         f"{DEVICE}; {BUILD}",
-        lambda site, target: _dtype(site) not in HALF_TYPES,
+        lambda site, target: _dtype(site) not in HALF_NAMES,
     ),
     Rule(
         "head-size",

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from attngraft.errors import RewriteError
-from attngraft.onnx_graph import copy_fields, graph_attributes, node_label, walk_graphs
+from attngraft.lower.names import FreeNames
+from attngraft.onnx_graph import copy_fields, graph_attributes, inner_path
 
 __all__ = ["EditedGraph", "EditedNode", "Surgery"]
 
@@ -182,7 +183,7 @@ class Surgery:
 
     def __init__(self, model: ModelProto) -> None:
         self._model = model
-        self._names = _all_names(model)
+        self._names = FreeNames(model)
         self._graphs: dict[str, EditedGraph] = {}
         self._ambiguous: set[str] = set()
         self._root = self._edit(model.graph, None, "")
@@ -195,12 +196,7 @@ class Surgery:
 
     def free_name(self, wanted: str) -> str:
         """`wanted`, or with a number behind it: a name of no tensor or node in the model, and taken from now on."""
-        candidate, number = wanted, 1
-        while candidate in self._names:
-            number += 1
-            candidate = f"{wanted}_{number}"
-        self._names.add(candidate)
-        return candidate
+        return self._names.take(wanted)
 
     def to_proto(self) -> ModelProto:
         """The edited model."""
@@ -216,7 +212,7 @@ class Surgery:
         self._graphs[path] = graph
         for node in graph.nodes():
             node.inner = tuple(
-                self._edit(inner, graph, f"{path}/{node_label(node.proto)}/{name}".lstrip("/"))
+                self._edit(inner, graph, inner_path(path, node.proto, name))
                 for name, inner in graph_attributes(node.proto)
             )
         return graph
@@ -231,13 +227,3 @@ def _write_node(node: EditedNode, target: NodeProto) -> None:
     for edited, (_, proto) in zip(node.inner, graph_attributes(target), strict=True):
         proto.Clear()
         edited.write(proto)
-
-
-def _all_names(model: ModelProto) -> set[str]:
-    """Every name of a tensor or node, so that new ones collide with none."""
-    names: set[str] = set()
-    for _, graph in walk_graphs(model.graph):
-        names.update(value.name for value in (*graph.input, *graph.output, *graph.initializer))
-        for node in graph.node:
-            names.update((node.name, *node.output))
-    return names

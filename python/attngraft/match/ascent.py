@@ -14,11 +14,11 @@ from onnx import NodeProto, TensorProto
 
 from attngraft.match.mask import MAX_FILL, MaskedScores, added_mask, blended_mask, where_mask
 from attngraft.match.normaliser import before_shift
-from attngraft.match.operators import HALF_TYPES, cast_types, is_cast, is_pass_through, is_standard
+from attngraft.match.operators import cast_types, is_cast, is_pass_through, is_standard
 from attngraft.match.records import MaskPart
-from attngraft.match.scale import known_factor, scale_factor
+from attngraft.match.scale import scale_factor
 from attngraft.match.split_heads import merges_heads, split_mask, splits_heads
-from attngraft.onnx_graph import GraphView, dtype_name
+from attngraft.onnx_graph import HALF_TYPES, GraphView, dtype_name
 
 __all__ = ["Ascent", "ascend"]
 
@@ -75,10 +75,10 @@ def _step(view: GraphView, climb: Ascent, node: NodeProto | None) -> Ascent:
         return _through_add(view, climb, masked)
     if is_standard(node, "Tanh"):
         return _through_softcap(climb, node)
-    factor = known_factor(view, node)
-    if factor is not None:
+    factor = scale_factor(view, node)
+    if factor is not None and factor.value is not None:
         return replace(climb, tensor=factor.tensor, factor=climb.factor * factor.value)
-    if scale_factor(view, node) is not None:
+    if factor is not None:
         return replace(climb, obstacle="the scale of the scores is computed from an unknown dimension")
     if is_standard(node, "Mul", "Div") and view.is_constant(node.input[1]):
         return replace(climb, obstacle="the scale is a tensor, as where each head has its own")

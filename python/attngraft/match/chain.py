@@ -21,7 +21,7 @@ from attngraft.match.normaliser import before_shift
 from attngraft.match.operators import cast_types, is_cast, is_pass_through, is_standard
 from attngraft.match.paths import depends_on_inputs
 from attngraft.match.records import MaskPart, Scale
-from attngraft.match.scale import ScalarFactor, known_factor, scale_factor
+from attngraft.match.scale import ScalarFactor, scale_factor
 from attngraft.match.understood import is_mask_tensor
 from attngraft.onnx_graph import GraphView
 
@@ -104,7 +104,7 @@ def _peel(view: GraphView, chain: Chain, narrow: int | None, fills_mask: bool) -
         return _with_added(view, chain, masked, fills_mask)
     if is_standard(node, "Tanh"):
         return _with_softcap(chain, node.input[0])
-    factor = known_factor(view, node) or scale_factor(view, node)
+    factor = scale_factor(view, node)
     return None if factor is None else _with_scale(chain, factor)
 
 

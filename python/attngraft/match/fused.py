@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from onnx import NodeProto, TensorProto
 
-from attngraft.contract import CausalMode, EmptyRows, MaskedSoftmax, Role
+from attngraft.contract import CausalMode, EmptyRows, Role
 from attngraft.match.operators import attribute
 from attngraft.match.records import MaskPart, Scale, Site, WholeSite
 from attngraft.match.softmax import NOT_IN_THIS_VERSION
@@ -79,7 +79,9 @@ def match_fused(view: GraphView, node: NodeProto, path: str) -> Site:
         node=node.output[0],
         scores="",
         probabilities="",
-        config=None if whole is None else _config(whole, understood),
+        config=None
+        if whole is None
+        else understood.config(whole.scale, whole.softcap, understood.empty_rows or EmptyRows.ZEROS),
         masks=understood.masks,
         scale=Scale() if scale is None else Scale(float(scale), ("attribute",)),
         bypasses=(),
@@ -200,18 +202,6 @@ def _understood(view: GraphView, whole: WholeSite | None, masks: tuple[MaskPart,
     if query is None or key is None:
         return Understood(masks)
     return understand_masks(view, masks, (query[0], whole.heads, query[-2], key[-2]), view.dtype(whole.query))
-
-
-def _config(whole: WholeSite, understood: Understood) -> MaskedSoftmax:
-    return MaskedSoftmax(
-        operands=tuple(mask.role for mask in understood.masks),
-        scale=whole.scale,
-        causal=understood.causal,
-        window_left=understood.window_left,
-        window_right=understood.window_right,
-        softcap=whole.softcap,
-        empty_rows=understood.empty_rows or EmptyRows.ZEROS,
-    )
 
 
 def _condition(mask: str) -> MaskPart:

@@ -14,7 +14,7 @@ from attngraft.match.normaliser import find_normaliser
 from attngraft.match.operators import is_standard
 from attngraft.match.records import ModelSites, OtherSoftmax, Site
 from attngraft.match.softmax import match_softmax
-from attngraft.onnx_graph import GraphView, default_opset, graph_attributes, node_label
+from attngraft.onnx_graph import GraphView, default_opset, graph_attributes, inner_path, node_label
 from attngraft.onnx_graph.inline import can_be_inlined
 from attngraft.onnx_graph.view import infer_types
 
@@ -51,7 +51,7 @@ def _views(
     yield path, view
     for node, typed in zip(graph.node, inferred.node, strict=True):
         for (name, inner), (_, typed_inner) in zip(graph_attributes(node), graph_attributes(typed), strict=True):
-            yield from _views(inner, typed_inner, view, f"{path}/{node_label(node)}/{name}".lstrip("/"))
+            yield from _views(inner, typed_inner, view, inner_path(path, node, name))
 
 
 def _match_node(view: GraphView, node: NodeProto, path: str, opset: int) -> Site | OtherSoftmax | None:
@@ -80,9 +80,9 @@ def _in_functions(model: ModelProto) -> Iterator[Site | OtherSoftmax]:
             output=[ValueInfoProto(name=name) for name in function.output],
         )
         path = function_path(function)
-        for inner_path, view in _views(graph, graph, None, path):
+        for place, view in _views(graph, graph, None, path):
             for node in view.graph.node:
-                record = _match_node(view, node, inner_path, default_opset(function))
+                record = _match_node(view, node, place, default_opset(function))
                 if record is not None:
                     yield _in_function(record, reason)
 

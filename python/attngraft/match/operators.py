@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 import onnx
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto
 
 from attngraft.onnx_graph import GraphView
 
 __all__ = [
-    "HALF_TYPES",
     "attribute",
     "axis_is_last",
     "cast_types",
@@ -22,7 +21,6 @@ __all__ = [
     "is_standard",
 ]
 
-HALF_TYPES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 PRODUCTS = frozenset({"MatMul", "Einsum", "Gemm", "FusedMatMul"})
 
 

@@ -8,7 +8,7 @@ from onnx import NodeProto
 
 from attngraft.match.meaning import read_dims
 from attngraft.match.operators import attribute, exchanges_last_two, is_pass_through, is_standard
-from attngraft.match.scale import known_factor
+from attngraft.match.scale import scale_factor
 from attngraft.onnx_graph import GraphView
 
 __all__ = ["Operand", "ScoreProduct", "read_score_product", "read_values_product"]
@@ -127,8 +127,8 @@ def _origins(view: GraphView, operand: Operand) -> list[Operand]:
         elif (exchanged := _exchanged_in_rank_3(view, node)) is not None:
             operand = Operand(exchanged, operand.factor, not operand.transposed)
         else:
-            factor = known_factor(view, node)
-            if factor is None:
+            factor = scale_factor(view, node)
+            if factor is None or factor.value is None:
                 return found
             operand = Operand(factor.tensor, operand.factor * factor.value, operand.transposed)
         found.append(operand)

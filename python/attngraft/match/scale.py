@@ -16,7 +16,7 @@ from attngraft.match.records import Bypass, Scale
 from attngraft.match.sizes import scalar_value
 from attngraft.onnx_graph import GraphView
 
-__all__ = ["ScalarFactor", "combine_scales", "known_factor", "operand_scales", "scalar_factor", "scale_factor"]
+__all__ = ["ScalarFactor", "combine_scales", "operand_scales", "scalar_factor", "scale_factor"]
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,14 @@ def scalar_factor(view: GraphView, node: NodeProto | None) -> ScalarFactor | Non
 
 
 def scale_factor(view: GraphView, node: NodeProto | None) -> ScalarFactor | None:
-    """A scalar factor that can be a scale: a negative one would turn a mask of -inf into +inf."""
+    """A scalar factor that can be a scale: a negative one would turn a mask of -inf into +inf. Its value is known too
+    where the graph computes it from constants and known dimensions alone."""
     factor = scalar_factor(view, node)
-    return None if factor is None or (factor.value is not None and factor.value < 0) else factor
-
-
-def known_factor(view: GraphView, node: NodeProto | None) -> ScalarFactor | None:
-    """A scale whose value is known, be it that constants and known dimensions alone determine it."""
-    factor = scale_factor(view, node)
     if factor is None or factor.value is not None:
-        return factor
+        return None if factor is None or factor.value < 0 else factor
     value = scalar_value(view, node.input[1] if node.input[0] == factor.tensor else node.input[0])
     if value is None or not math.isfinite(value) or value <= 0:
-        return None
+        return factor
     return ScalarFactor(factor.tensor, 1.0 / value if node.op_type == "Div" else value)
 
 
@@ -105,7 +100,7 @@ def _operand_factor(view: GraphView, product: NodeProto, index: int) -> tuple[Sc
         consumer, position, node = node, 0, view.maker(node.input[0])
     if consumer is not product and not view.is_only_read_by(consumer.output[0], *view.readers(consumer.output[0])[:1]):
         return None
-    factor = known_factor(view, node) or scale_factor(view, node)
+    factor = scale_factor(view, node)
     if factor is None:
         return None
     return factor, Bypass(consumer.output[0], position, factor.tensor)

@@ -6,12 +6,12 @@ import math
 
 from onnx import NodeProto, TensorProto
 
-from attngraft.contract import MAX_RANK, MIN_RANK, SCORE_DTYPES, EmptyRows, MaskedSoftmax, Role
+from attngraft.contract import MAX_RANK, MIN_RANK, SCORE_DTYPES, EmptyRows, Role
 from attngraft.match.chain import Chain, climb
 from attngraft.match.layout import head_layout
 from attngraft.match.mask import holds_mask
 from attngraft.match.normaliser import Normaliser
-from attngraft.match.operators import HALF_TYPES, axis_is_last, is_product
+from attngraft.match.operators import axis_is_last, is_product
 from attngraft.match.paths import find_pooling_product, find_product, find_values_product, is_factorised
 from attngraft.match.probabilities import Probabilities, probabilities_behind
 from attngraft.match.records import Bypass, OtherSoftmax, Scale, Site
@@ -19,7 +19,7 @@ from attngraft.match.scale import combine_scales, operand_scales
 from attngraft.match.sizes import known_rank
 from attngraft.match.understood import Understood, understand_masks
 from attngraft.match.whole import WholeReading, read_whole
-from attngraft.onnx_graph import GraphView, dtype_name, node_label
+from attngraft.onnx_graph import HALF_TYPES, GraphView, dtype_name, node_label
 
 __all__ = ["NOT_IN_THIS_VERSION", "match_softmax"]
 
@@ -53,6 +53,7 @@ def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto
     holds_fills = chain.masked_twice or holds_mask(view, chain.scores)
     understood = understand_masks(view, chain.masks, shape or (None,) * (rank or 0), dtype, holds_fills=holds_fills)
     reason = normaliser.obstacle or _axis_reason(normaliser, shape) or _type_reason(view, chain, dtype)
+    empty_rows = _empty_rows(chain, normaliser, understood)
     layout = head_layout(view, product)
     return Site(
         name=node_label(normaliser.node),
@@ -60,7 +61,7 @@ def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto
         node=normaliser.node.output[0],
         scores=chain.scores,
         probabilities=behind.tensor,
-        config=_config(scale, chain, normaliser, understood) if reason is None else None,
+        config=understood.config(scale.value, chain.softcap, empty_rows) if reason is None else None,
         masks=understood.masks,
         scale=scale,
         bypasses=bypasses,
@@ -77,18 +78,6 @@ def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto
         whole=reading.whole,
         widened=reading.widened or chain.widened,
         operator=normaliser.operator,
-    )
-
-
-def _config(scale: Scale, chain: Chain, normaliser: Normaliser, understood: Understood) -> MaskedSoftmax:
-    return MaskedSoftmax(
-        operands=tuple(mask.role for mask in understood.masks),
-        scale=scale.value,
-        causal=understood.causal,
-        window_left=understood.window_left,
-        window_right=understood.window_right,
-        softcap=chain.softcap,
-        empty_rows=_empty_rows(chain, normaliser, understood),
     )
 
 

@@ -10,13 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from attngraft.contract import CausalMode, EmptyRows, Role
+from attngraft.contract import CausalMode, EmptyRows, MaskedSoftmax, Role
 from attngraft.match.mask import ABSORBING_FILL, MAX_FILL
 from attngraft.match.meaning import MaskMeaning, read_condition, read_mask
-from attngraft.match.operators import HALF_TYPES
 from attngraft.match.paths import depends_on_inputs
 from attngraft.match.records import MaskPart
-from attngraft.onnx_graph import GraphView
+from attngraft.onnx_graph import HALF_TYPES, GraphView
 
 __all__ = ["Understood", "is_mask_tensor", "understand_masks"]
 
@@ -33,6 +32,18 @@ class Understood:
     window_left: int = -1
     window_right: int = -1
     empty_rows: str | None = None
+
+    def config(self, scale: float, softcap: float, empty_rows: str) -> MaskedSoftmax:
+        """The contract's configuration with these masks."""
+        return MaskedSoftmax(
+            operands=tuple(mask.role for mask in self.masks),
+            scale=scale,
+            causal=self.causal,
+            window_left=self.window_left,
+            window_right=self.window_right,
+            softcap=softcap,
+            empty_rows=empty_rows,
+        )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from onnx import NodeProto, TensorProto
 from attngraft.match.ascent import Ascent, ascend
 from attngraft.match.normaliser import Normaliser
 from attngraft.match.operators import (
-    HALF_TYPES,
     axis_is_last,
     cast_types,
     exchanges_last_two,
@@ -22,7 +21,7 @@ from attngraft.match.product import ScoreProduct, read_score_product, read_value
 from attngraft.match.records import MaskPart, WholeSite
 from attngraft.match.sizes import known_dimension, known_rank
 from attngraft.match.split_heads import merges_heads, split_tensor, splitting_reader
-from attngraft.onnx_graph import GraphView, dtype_name
+from attngraft.onnx_graph import HALF_TYPES, GraphView, dtype_name
 
 __all__ = ["WholeReading", "read_whole"]
 

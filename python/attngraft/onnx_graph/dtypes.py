@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-__all__ = ["dtype_name", "is_known_dtype", "numpy_dtype", "onnx_dtype"]
+__all__ = ["HALF_NAMES", "HALF_TYPES", "dtype_name", "is_known_dtype", "numpy_dtype", "onnx_dtype"]
 
 _TEXT_TO_ONNX = {
     "float32": TensorProto.FLOAT,
@@ -21,6 +21,10 @@ _TEXT_TO_ONNX = {
     "float64": TensorProto.DOUBLE,
 }
 _ONNX_TO_TEXT: dict[int, str] = {number: text for text, number in _TEXT_TO_ONNX.items()}
+
+HALF_TYPES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+HALF_NAMES = frozenset(_ONNX_TO_TEXT[number] for number in HALF_TYPES)
+"""The half types by ONNX's numbers, and by the contract's names, which are NumPy's too."""
 
 
 def is_known_dtype(number: int) -> bool:

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-__all__ = ["copy_fields", "default_opset", "graph_attributes", "node_label", "walk_graphs", "walk_tensors"]
+__all__ = [
+    "copy_fields",
+    "default_opset",
+    "graph_attributes",
+    "inner_path",
+    "node_label",
+    "walk_graphs",
+    "walk_tensors",
+]
 
 
 def default_opset(model: ModelProto | onnx.FunctionProto) -> int:
@@ -44,13 +52,18 @@ def graph_attributes(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
                 yield f"{attribute.name}[{index}]", graph
 
 
+def inner_path(path: str, node: NodeProto, attribute: str) -> str:
+    """The path of the graph that an attribute of `node` holds; `path` is that of the node's own graph."""
+    return f"{path}/{node_label(node)}/{attribute}".lstrip("/")
+
+
 def walk_graphs(graph: GraphProto, path: str = "") -> Iterator[tuple[str, GraphProto]]:
     """The graph and all graphs inside it, outer before inner. The main graph's path is "", others are
     "node/attribute"."""
     yield path, graph
     for node in graph.node:
         for name, inner in graph_attributes(node):
-            yield from walk_graphs(inner, f"{path}/{node_label(node)}/{name}".lstrip("/"))
+            yield from walk_graphs(inner, inner_path(path, node, name))
 
 
 def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:

@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from attngraft.contract import Role
 from attngraft.match import Site
-from attngraft.onnx_graph import numpy_dtype
+from attngraft.onnx_graph import HALF_TYPES, numpy_dtype
 from attngraft.verify.masks import EMPTY_ROWS, MASK_PATTERNS, attend_pattern
 from attngraft.verify.shapes import FLOAT_TYPES, InputSpec, input_specs
 
@@ -25,8 +25,6 @@ ADDITIVE_FILL = -500.0
 a row in which everything is masked is still the same row. Half types get -inf: there, any number low enough to mask
 rounds the scores."""
 
-HALF_TYPES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
 FOLLOWED = frozenset(
     {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Slice", "Flatten", "Transpose", "Clip"}
 )
@@ -34,6 +32,10 @@ FOLLOWED = frozenset(
 
 NOT_FOLLOWED = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "Shape", "Size", "LayerNormalization"})
 """Above these are the activations, or nothing but sizes."""
+
+
+Makers = Mapping[str, NodeProto]
+"""The node of the main graph that makes a tensor."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,12 @@ def input_kinds(model: ModelProto, sites: Sequence[Site]) -> InputKinds:
     specs = input_specs(model)
     masks = {spec.name for spec in specs if "mask" in spec.name.lower() or spec.dtype == TensorProto.BOOL}
     masks -= {spec.name for spec in specs if not spec.dims}
-    additive = _additive_inputs(model, sites) & {spec.name for spec in specs if spec.dtype in FLOAT_TYPES}
+    makers = {output: node for node in model.graph.node for output in node.output if output}
+    additive = _additive_inputs(makers, sites) & {spec.name for spec in specs if spec.dtype in FLOAT_TYPES}
     tables = _table_rows(model.graph, [spec.name for spec in specs])
-    masks |= additive | {
-        name for name in _inputs_above_softmaxes(model, sites) if name in tables and tables[name] is None
-    }
-    polarities = _mask_polarities(model, sites)
+    above = _tensors_above_softmaxes(makers, sites)
+    masks |= additive | {name for name, rows in tables.items() if name in above and rows is None}
+    polarities = _mask_polarities(makers, sites)
     return InputKinds(
         specs=specs,
         masks=frozenset(masks),
@@ -108,21 +110,19 @@ def _draw(
     return np.asarray(generator.integers(0, kinds.id_bounds[spec.name], shape)).astype(dtype)
 
 
-def _additive_inputs(model: ModelProto, sites: Sequence[Site]) -> set[str]:
+def _additive_inputs(makers: Makers, sites: Sequence[Site]) -> set[str]:
     """The inputs that a site adds to its scores, followed up through shape operators."""
-    makers = {output: node for node in model.graph.node for output in node.output}
     parts = [mask for site in sites for mask in (*site.masks, *site.source_masks) if mask.form == "add"]
     return {_origin(makers, name, False)[0] for mask in parts for name in mask.tensors}
 
 
-def _mask_polarities(model: ModelProto, sites: Sequence[Site]) -> dict[str, bool]:
+def _mask_polarities(makers: Makers, sites: Sequence[Site]) -> dict[str, bool]:
     """For the inputs that a site takes as a condition, whether they are true where masked."""
-    makers = {output: node for node in model.graph.node for output in node.output}
     parts = [mask for site in sites for mask in (*site.masks, *site.source_masks) if mask.role == Role.KEEP]
     return dict(_origin(makers, name, mask.invert) for mask in parts for name in mask.tensors)
 
 
-def _origin(makers: Mapping[str, NodeProto], name: str, invert: bool) -> tuple[str, bool]:
+def _origin(makers: Makers, name: str, invert: bool) -> tuple[str, bool]:
     """What a tensor is made from by shape operators, and whether it is the inverse of what it was after all."""
     while name in makers and makers[name].op_type in (*FOLLOWED, "Not"):
         invert ^= makers[name].op_type == "Not"
@@ -130,9 +130,8 @@ def _origin(makers: Mapping[str, NodeProto], name: str, invert: bool) -> tuple[s
     return name, invert
 
 
-def _inputs_above_softmaxes(model: ModelProto, sites: Sequence[Site]) -> set[str]:
-    """The inputs whose values reach the scores other than through Q and K: masks, whatever their names are."""
-    makers = {output: node for node in model.graph.node for output in node.output if output}
+def _tensors_above_softmaxes(makers: Makers, sites: Sequence[Site]) -> set[str]:
+    """What reaches the scores other than through Q and K: inputs among it are masks, whatever their names are."""
     pending = [makers[site.node].input[0] for site in sites if site.node in makers and site.scores]
     seen: set[str] = set()
     while pending:
@@ -143,7 +142,7 @@ def _inputs_above_softmaxes(model: ModelProto, sites: Sequence[Site]) -> set[str
         node = makers.get(name)
         if node is not None and node.op_type not in NOT_FOLLOWED:
             pending += [read for read in node.input if read]
-    return seen & {value.name for value in model.graph.input}
+    return seen
 
 
 def _table_rows(graph: GraphProto, names: Iterable[str]) -> dict[str, int | None]:

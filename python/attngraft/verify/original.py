@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto
 
 from attngraft.errors import VerificationError
 from attngraft.match import inline_attention, match_model
-from attngraft.onnx_graph import without_weights
+from attngraft.onnx_graph import HALF_NAMES, without_weights
 from attngraft.verify.definition import has_attention
 from attngraft.verify.inputs import InputCase, draw_inputs, input_kinds
 from attngraft.verify.inside import MAX_INSIDE_ELEMENTS, inside_tensors, made_in
@@ -123,8 +123,7 @@ def open_inside(
 
 def wide_feeds(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Inputs for the float32 form of a model: half types become float32, the rest stays."""
-    halves = ("float16", "bfloat16")
-    return {name: array.astype(np.float32) if array.dtype.name in halves else array for name, array in feeds.items()}
+    return {n: array.astype(np.float32) if array.dtype.name in HALF_NAMES else array for n, array in feeds.items()}
 
 
 class _Run:

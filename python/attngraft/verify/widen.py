@@ -15,15 +15,13 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from attngraft.errors import VerificationError
-from attngraft.onnx_graph import external_files, graph_attributes, walk_graphs, walk_tensors
+from attngraft.onnx_graph import HALF_TYPES, external_files, graph_attributes, walk_graphs, walk_tensors
 from attngraft.onnx_graph.external import stored_bytes
 
 __all__ = ["narrowest_type", "widened"]
 
 MAX_BYTES = 2**31 - 1
 """Protobuf's limit: a widened model is held in memory."""
-
-HALF_TYPES = (TensorProto.BFLOAT16, TensorProto.FLOAT16)
 
 TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "softmax_precision", "stash_type"})
 """`to` of Cast, those of operators that make tensors or say in which type they compute."""
@@ -38,7 +36,7 @@ def narrowest_type(model: ModelProto) -> int:
         found.update(attribute.i for attribute in _type_attributes(graph.node))
     for function in model.functions:
         found.update(attribute.i for attribute in _type_attributes(function.node))
-    return next((dtype for dtype in HALF_TYPES if dtype in found), TensorProto.FLOAT)
+    return next((dtype for dtype in (TensorProto.BFLOAT16, TensorProto.FLOAT16) if dtype in found), TensorProto.FLOAT)
 
 
 def widened(model: ModelProto, folder: Path | None) -> ModelProto:

@@ -173,6 +173,19 @@ def test_sites_with_the_same_masks_share_one_search(second: str, searches: int) 
     np.testing.assert_allclose(run(lowered, inputs), run(model, inputs), atol=TOLERANCE["float"])
 
 
+def test_a_mask_that_every_layer_makes_anew_of_one_condition_is_searched_once() -> None:
+    """TorchScript gives every layer its own Where, and has scores of several types."""
+    chain = f"""s = MatMul(q, kt) f = Where(condition, zero32, infinite32) wide = Cast<to = 1>(s) a = Add(wide, f)
+        d = Softmax<axis = -1>(a) e = IsNaN(d) n = Where(e, zero32, d) first = Cast<to = 10>(n)
+        u = MatMul(first, v) t = MatMul(u, kt) h = Where(condition, zero, infinite) m = Add(t, h) {GUARD}"""
+    constants = {"zero": 0.0, "infinite": MINUS_INFINITY, "zero32": np.float32(0), "infinite32": np.float32("-inf")}
+    model = attention(chain, inputs=("condition",), constants=constants, dtype="float16")
+    lowered = native(model)
+    assert operators(lowered).count("ReduceMax") == 1
+    inputs = feeds(model, "float16")
+    np.testing.assert_allclose(run(lowered, inputs), run(model, inputs), atol=TOLERANCE["float16"])
+
+
 def test_sites_that_end_in_another_order_than_they_begin_share_it_too() -> None:
     """The first softmax's product with the values comes last."""
     chain = f"""s = MatMul(q, kt) m = Where(condition, s, infinite) {GUARD}

@@ -115,10 +115,22 @@ def test_a_cast_of_the_model_is_meant_until_weights_follow() -> None:
     assert [types.of(name) for name in "ansmy"] == [HALF, FULL, FULL, HALF, HALF]
 
 
-def test_an_output_declared_fp32_stays_fp32() -> None:
-    made, types = narrowed("a = Relu(c) y = Sigmoid(a)", "float")
-    assert [types.of(name) for name in "ay"] == [HALF, FULL]
+def test_an_output_declared_fp32_is_cast_up_last() -> None:
+    """TorchScript declares GPT-2's logits so; as fp32, their product alone takes longer than two layers' attention."""
+    made, types = narrowed("a = Relu(c) y = MatMul(a, w)", "float")
+    (product,) = (node for node in made.graph.node if node.op_type == "MatMul")
+    assert [types.of(name) for name in (*product.input, *product.output)] == [HALF] * 3
     assert [value.type.tensor_type.elem_type for value in made.graph.output] == [FULL]
+    assert (made.graph.node[-1].op_type, list(made.graph.node[-1].output)) == ("Cast", ["y"])
+
+
+def test_an_output_declared_fp32_that_is_read_again() -> None:
+    made = model("y = MatMul(c, w) b = Relu(y) e = Exp(c) d = Add(b, e) z = MatMul(d, w)", "float")
+    made.graph.output.append(onnx.helper.make_tensor_value_info("z", FULL, ["B", 8]))
+    narrow_from(made, ["c"], HALF)
+    onnx.checker.check_model(made)
+    onnx.shape_inference.infer_shapes(made, strict_mode=True, check_type=True)
+    assert not mixed_operands(made)
 
 
 def test_operators_that_are_not_known_are_a_border() -> None:

@@ -9,6 +9,7 @@ stays NaN.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from onnx import TensorProto
 
@@ -58,10 +59,18 @@ class RowsWithKeys:
         """bool [..., Sq or 1, 1], broadcasting to the context."""
         if site.whole.causal != CausalMode.NONE:  # a triangle of this site's own lengths
             return _any_key(emit, _allowed(emit, scores, site, dtype, self._types))
-        key = (site.graph, dtype, site.source_masks)
+        key = _same_condition(site, dtype)
         if key not in self._made:
             self._made[key] = _any_key(emit, _allowed(emit, scores, site, dtype, self._types))
         return self._made[key]
+
+
+def _same_condition(site: Site, dtype: int) -> tuple[str, int, tuple[MaskPart, ...]]:
+    """Equal for sites of one graph whose `_allowed` is the same: what a Where made of a condition does not count, nor
+    does the scores' type unless something is added in it."""
+    masks = tuple(mask if stays_added(mask, site) else replace(mask, added=None) for mask in site.source_masks)
+    adds = any(stays_added(mask, site) for mask in masks)
+    return site.graph, dtype if adds else TensorProto.UNDEFINED, masks
 
 
 def _any_key(emit: Emitter, allowed: str) -> str:

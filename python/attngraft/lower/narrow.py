@@ -5,9 +5,9 @@ fp32, and so is everything behind the first attention: weights are stored again 
 `native` ends that accident at the context; here the half type is carried on from there.
 
 In: a rewritten model (edited in place) and the contexts that are cast up to fp32 only to meet such weights. Out: the
-graph in the half type up to where fp32 was meant: a Cast that the model itself has, or an output declared as fp32. A
-product of such an fp32 tensor with stored weights is no longer meant, as a half model has no fp32 weights: from there
-on it is the half type again.
+graph in the half type up to where fp32 was meant, which is a Cast that the model itself has. A product of such an fp32
+tensor with stored weights is no longer meant, as a half model has no fp32 weights: from there on it is the half type
+again. An output of the model that is fp32 by this accident keeps its type, which callers know: it is cast up last.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ class _Narrowing:
         self._makers = {output: node for node in model.graph.node for output in node.output}
         self._declared = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
         self._read_inside = {name for node in model.graph.node for name in _names_read_inside(node)}
-        self._contexts = {name for name in contexts if self._may_change(name)}
+        self._contexts = {name for name in contexts if self._may_change(name) and name not in self._declared}
         self._cast: dict[tuple[str, int], str] = {}
         self._nodes: list[NodeProto] = []
+        self._to_declare: list[tuple[str, str]] = []
         self._names = FreeNames(model)
         self.changed = 0
 
@@ -91,6 +92,7 @@ class _Narrowing:
             if any(name in self._narrow or name in self._behind for name in node.input):
                 self._behind.update(name for name in node.output if name not in self._narrow)
             self._nodes.append(node)
+            self._cast_declared()
         kept = GraphProto()
         kept.node.extend(self._without_idle_casts())  # copies: clearing a list frees what it holds
         del self._graph.node[:]
@@ -122,12 +124,25 @@ class _Narrowing:
         for index in typed:
             if node.input[index] not in self._narrow:
                 node.input[index] = self._narrowed(node.input[index])
+        for index, output in enumerate(node.output):
+            if self._declared.get(output) == TensorProto.FLOAT:
+                node.output[index] = self._names.take(f"{output}_narrow")
+                self._to_declare.append((node.output[index], output))
         self._narrow.update(output for output in node.output if output)
         self.changed += 1
 
+    def _cast_declared(self) -> None:
+        """Behind the node that makes them: outputs of the model in the type that they are declared with."""
+        for narrow, output in self._to_declare:
+            name = self._names.take(f"{output}_declared")
+            node = onnx.helper.make_node("Cast", [narrow], [output], name=name, to=TensorProto.FLOAT)
+            self._makers[output] = node
+            self._behind.add(output)
+            self._nodes.append(node)
+        self._to_declare.clear()
+
     def _typed_inputs(self, node: NodeProto) -> list[int] | None:
-        """The inputs that set the result's type; None for a border, also where one of them is no narrow tensor or the
-        result is declared to be fp32."""
+        """The inputs that set the result's type; None for a border, also where one of them is no narrow tensor."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in TYPED_INPUTS:
             return None
         if not all(self._may_change(output) for output in node.output):
@@ -138,8 +153,8 @@ class _Narrowing:
         return found if any(node.input[i] in self._narrow for i in found) else None
 
     def _may_change(self, name: str) -> bool:
-        """Whether nothing says that the tensor is fp32: no output's declaration, no subgraph that reads it."""
-        return self._declared.get(name) != TensorProto.FLOAT and name not in self._read_inside
+        """Whether no subgraph reads the tensor, which says there that it is fp32."""
+        return name not in self._read_inside
 
     def _can_be_narrow(self, name: str) -> bool:
         """Narrow already, a constant, or cast up from the half type."""

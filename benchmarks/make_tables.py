@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,12 @@ def _commit(results: dict[str, Any]) -> str:
 
 def _header(results: dict[str, Any]) -> str:
     versions = ", ".join(f"{key} {results[key]}" for key in ("driver", "cuda", "tensorrt", "torch") if results[key])
-    return f"{results['device']}, {versions}; commit {_commit(results)}, {results['date'][:10]}."
+    runs = Counter((_commit({**results, **row}), {**results, **row}["date"][:10]) for row in results["rows"])
+    if len(runs) == 1:
+        ((commit, date),) = runs
+        return f"{results['device']}, {versions}; commit {commit}, {date}."
+    parts = [f"{commit} ({count} works), {date}" for (commit, date), count in runs.items()]
+    return f"{results['device']}, {versions}; commits {'; '.join(parts)}."
 
 
 def counts_table(rows: Sequence[CountRow]) -> str:

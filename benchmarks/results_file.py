@@ -17,8 +17,8 @@ __all__ = ["RESULTS", "CountRow", "Row", "read_results", "write_counts", "write_
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
-ENVIRONMENT_KEYS = ("device", "driver", "cuda", "tensorrt", "torch", "commit")
-"""Rows of an earlier run stay in a file only where all of these are the same."""
+ENVIRONMENT_KEYS = ("device", "driver", "cuda", "tensorrt", "torch")
+"""Rows of an earlier run stay in a file only where all of these are the same. Each row says of which commit it is."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,22 @@ def write_counts(name: str, sections: Mapping[str, Iterable[CountRow]], packages
 
 
 def write_results(name: str, rows: Iterable[Row]) -> Path:
-    """Writes results/NAME.json. Other works measured before in the same environment stay in it."""
+    """Writes results/NAME.json. Other works measured before in the same environment stay in it, with their commit."""
     path = RESULTS / f"{name}.json"
     environment = _environment()
-    fresh = [asdict(row) for row in rows]
+    fresh = [_dated(asdict(row), environment) for row in rows]
     measured = {(row["work"], row["dtype"]) for row in fresh}
     kept = []
     if path.exists():
         earlier = json.loads(path.read_text())
         if all(earlier.get(key) == environment[key] for key in ENVIRONMENT_KEYS):
-            kept = [row for row in earlier["rows"] if (row["work"], row["dtype"]) not in measured]
+            kept = [_dated(row, earlier) for row in earlier["rows"] if (row["work"], row["dtype"]) not in measured]
     return _write(path, {**environment, "rows": kept + fresh})
+
+
+def _dated(row: dict[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with the commit and date of the run that measured it, unless it has its own already."""
+    return {"commit": run["commit"], "date": run["date"], **row}
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> Path:

@@ -122,8 +122,9 @@ def _measure_architecture(work: Work, paths: list[Path], folder: Path, cache: Pa
     for path in paths:
         if time.monotonic() > deadline:
             break
+        started = time.monotonic()
         measured.append(_build_both(path, work, folder, cache))
-        print(f"{path.stem}: {measured[-1].notes}", flush=True)
+        print(f"{path.stem}: {time.monotonic() - started:.0f} s, {measured[-1].notes}", flush=True)
     candidates = {f"{one.name} {label}": engine for one in measured for label, engine in one.engines.items()}
     elapsed = graph_replay_us(candidates) if candidates else {}
     rows = list(_rows(measured, elapsed, rate))

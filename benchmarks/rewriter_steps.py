@@ -65,7 +65,7 @@ def _rewrite(lower: str, target: Target | None) -> Callable[[Path], dict[str, An
         if result.taken_back:
             reason = "; ".join(f"{site}: {why}" for site, why in result.taken_back.items())
             return {"lowered": result.lowered, "verdict": "differs", "reason": reason}
-        verdict = "equal" if result.lowered else "nothing to do"
+        verdict = "equal" if result.report is not None else "nothing to do"  # a repair alone is a change as well
         return {"lowered": result.lowered, "verdict": verdict, "reason": ""}
 
     return step
@@ -82,8 +82,8 @@ def _build(lower: str) -> Callable[[Path], dict[str, Any]]:
                 source = Path(folder) / "rewritten.onnx"
                 try:
                     rewrite_model(path, source, lower=lower, target=RTX, verify=False)
-                except RewriteError:  # no site can take it: the export stays as it is
-                    source = path
+                except RewriteError:  # no site can take it, and what the message advises is auto
+                    rewrite_model(path, source, lower="auto", target=RTX, verify=False)
             report = _built(source, read_facts(path))
         if report.failure:
             raise BuildError(report.failure)

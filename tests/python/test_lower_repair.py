@@ -162,3 +162,89 @@ def test_axes_that_depend_on_an_input_and_constant_ones_are_left_alone() -> None
     constant = computed_axes("axes = Constant<value = int64[1] {-1}>()")
     assert repair_model(depends, RTX)[0] is depends
     assert repair_model(constant, RTX)[0] is constant
+
+
+def boolean_fill(mask: str, number: str = "number", attributes: str = "", more: str = "") -> ModelProto:
+    """What PyTorch makes of `x[mask] = number`."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[B,S,4] x, bool[B,S,4] same, bool[B,S,1] narrow, float[N] many) => (float[B,S,4] y {more}) {{
+            {mask}
+            true = NonZero(mask) places = Transpose<perm = [1, 0]>(true)
+            flat = Reshape(mask, whole) ones = Cast<to = 7>(flat) count = ReduceSum(ones)
+            repeated = Expand({number}, count) updates = Reshape(repeated, whole)
+            y = ScatterND{attributes}(x, places, updates) }}
+    """)
+    for name, value in (("number", np.float32(7)), ("whole", np.array([-1]))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+    return model
+
+
+EXPANDED = "shape = Shape(x) mask = Expand(narrow, shape)"
+
+
+@pytest.mark.parametrize("mask", [EXPANDED, "mask = Not(same)"])
+def test_a_number_at_a_mask_s_true_places_is_chosen(mask: str) -> None:
+    model = boolean_fill(mask)
+    repaired, (repair,) = repair_model(model, RTX)
+    assert "chosen by the mask" in str(repair)
+    onnx.checker.check_model(repaired, full_check=True)
+    assert {node.op_type for node in repaired.graph.node} <= {"Shape", "Expand", "Not", "Where"}
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((2, 3, 4)).astype(np.float32), "same": rng.random((2, 3, 4)) < 0.5,
+             "narrow": rng.random((2, 3, 1)) < 0.5, "many": np.zeros(2, np.float32)}  # fmt: skip
+    np.testing.assert_array_equal(run(model, feeds), run(repaired, feeds))
+    assert not builds(model)
+    assert builds(repaired)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        boolean_fill(EXPANDED, attributes='<reduction = "add">'),
+        boolean_fill(EXPANDED, number="many"),
+        boolean_fill("mask = Identity(narrow)"),
+        boolean_fill("wide = Shape<end = 2>(x) mask = Expand(narrow, wide)"),
+    ],
+    ids=["adds", "several numbers", "another shape", "shape of fewer dimensions"],
+)
+def test_other_scatters_are_left_alone(model: ModelProto) -> None:
+    assert repair_model(model, RTX)[0] is model
+
+
+def test_what_else_reads_the_true_places_keeps_them() -> None:
+    model = boolean_fill(EXPANDED, more=", int64[3,M] true")
+    repaired, _ = repair_model(model, RTX)
+    onnx.checker.check_model(repaired, full_check=True)
+    kept = [node.op_type for node in repaired.graph.node]
+    assert "NonZero" in kept
+    assert "Transpose" not in kept
+
+
+def flip(end: int) -> ModelProto:
+    """As HuBERT's export: a reversal along a computed size. The reshape wants the size to be what it was."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[B,S] x) => (int64[B,T] y) {
+            batch = Shape<start = 0, end = 1>(x) length = Shape<start = 1, end = 2>(x) less = Add(length, last)
+            sizes = Concat<axis = 0>(batch, less) z = Expand(one, sizes) c = CumSum(z, axis)
+            r = Slice(c, last, end, last, last) shape = Shape(z) y = Reshape(r, shape) }
+    """)
+    for name, value in (("last", [-1]), ("end", [end]), ("one", [1]), ("axis", 1)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
+    return model
+
+
+def test_a_reversal_down_to_the_first_element() -> None:
+    least = np.iinfo(np.int64).min
+    model = flip(least)
+    repaired, (repair,) = repair_model(model, RTX)
+    assert "the least integer" in str(repair)
+    onnx.checker.check_model(repaired, full_check=True)
+    x = np.zeros((2, 5), np.float32)
+    np.testing.assert_array_equal(run(repaired, {"x": x}), [[4, 3, 2, 1]] * 2)
+    np.testing.assert_array_equal(run(model, {"x": x}), run(repaired, {"x": x}))
+    assert not builds(model)
+    assert builds(repaired)
+    others = flip(least + 1)
+    assert repair_model(others, RTX)[0] is others

@@ -83,10 +83,8 @@ class GraphFacts:
         return rank if rank == 2 or rank == 1 and self.first_dimension(mask) == batch is not None else None
 
     def _last_dimension(self, name: str) -> int | None:
-        if name in self._stored:
-            return self._stored[name].dims[-1] if self._stored[name].dims else None
-        shape = self._types[name].shape.dim if name in self._types else ()
-        return shape[-1].dim_value or None if shape else None
+        dimensions = self._dimensions(name)
+        return dimensions[-1] if dimensions and isinstance(dimensions[-1], int) else None
 
     def is_constant_node(self, name: str) -> bool:
         return name in self._stored or name in self._makers and self._makers[name].op_type == "Constant"
@@ -111,21 +109,65 @@ class GraphFacts:
         ordered = sorted(makers.values(), key=lambda node: self._places[node.output[0]])
         return _evaluated(ordered, list(used.values()), name, self.opset)
 
+    def boolean_fill(self, node: NodeProto) -> tuple[str, str] | None:
+        """Of a ScatterND that writes one number at all places where a mask of the data's shape is true: the mask and
+        the number, a tensor of one element. None for any other."""
+        data, indices, updates = node.input
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if "reduction" in attributes and attributes["reduction"].s not in (b"", b"none"):
+            return None
+        places = self._made_by(indices, "Transpose")
+        true = self._made_by(places.input[0], "NonZero") if places is not None else None
+        if true is None or not self._is_shaped_as(true.input[0], data):
+            return None
+        if self.dtype(true.input[0]) != TensorProto.BOOL:
+            return None
+        while (maker := self._made_by(updates, "Reshape")) is not None:
+            updates = maker.input[0]
+        repeated = self._made_by(updates, "Expand")
+        if repeated is None or not self._is_one_element(repeated.input[0]):
+            return None
+        return true.input[0], repeated.input[0]
+
+    def _made_by(self, name: str, op_type: str) -> NodeProto | None:
+        maker = self._makers.get(name)
+        return maker if maker is not None and maker.op_type == op_type and not maker.domain else None
+
+    def _is_shaped_as(self, name: str, other: str) -> bool:
+        """Whether it is known that both have the same shape."""
+        expanded = self._made_by(name, "Expand")
+        shape = self._made_by(expanded.input[1], "Shape") if expanded is not None else None
+        if shape is not None and shape.input[0] == other:
+            return not any(attribute.name == "end" or attribute.i for attribute in shape.attribute)
+        shapes = [self._dimensions(each) for each in (name, other)]
+        return shapes[0] == shapes[1] and bool(shapes[0]) and None not in shapes[0]
+
+    def _is_one_element(self, name: str) -> bool:
+        """Whether it is known that a tensor is a number or a vector of one."""
+        dimensions = self._dimensions(name)
+        return dimensions is not None and len(dimensions) <= 1 and all(dimension == 1 for dimension in dimensions)
+
+    def _dimensions(self, name: str) -> tuple[int | str | None, ...] | None:
+        """Numbers, symbols, None for what is not known; None for all of it where the rank is not known."""
+        if name in self._stored:
+            return tuple(self._stored[name].dims)
+        if name not in self._types or not self._types[name].HasField("shape"):
+            return None
+        return tuple(
+            each.dim_value if each.HasField("dim_value") else each.dim_param or None
+            for each in self._types[name].shape.dim
+        )
+
     def is_fixed(self, name: str) -> bool:
         """Whether every dimension is a known number."""
         if name in self._stored:
             return True
-        shape = self._types[name].shape.dim if name in self._types else ()
-        return bool(shape) and all(dimension.HasField("dim_value") for dimension in shape)
+        return all(isinstance(dimension, int) for dimension in self._dimensions(name) or (None,))
 
     def first_dimension(self, name: str) -> int | str | None:
         """A number, a symbol, or None where nothing is known."""
-        if name in self._stored:
-            return self._stored[name].dims[0] if self._stored[name].dims else None
-        shape = self._types[name].shape.dim if name in self._types else ()
-        if not shape:
-            return None
-        return shape[0].dim_value if shape[0].HasField("dim_value") else shape[0].dim_param or None
+        dimensions = self._dimensions(name)
+        return dimensions[0] if dimensions else None
 
 
 def _evaluated(nodes: list[NodeProto], stored: list[TensorProto], name: str, opset: int) -> np.ndarray | None:

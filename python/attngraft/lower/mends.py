@@ -20,6 +20,10 @@ from attngraft.onnx_graph import dtype_name, node_label
 __all__ = ["FOR_ANY_RUNTIME", "FOR_TENSORRT", "Mend", "Mended", "Repair"]
 
 
+LEAST = int(np.iinfo(np.int64).min)
+"""As the end of a Slice with negative steps: everything down to the first element."""
+
+
 @dataclass(frozen=True)
 class Repair:
     """One repair. node: its name in the model. what: what was done. reason: what does not take the node as it was."""
@@ -120,6 +124,30 @@ def _mend_axes(node: NodeProto, facts: GraphFacts) -> Mended | None:
     return [constant], Repair(node_label(node), "axes computed", "TensorRT wants axes to be constants")
 
 
+def _mend_slice(node: NodeProto, facts: GraphFacts) -> Mended | None:
+    """The end of a reversing Slice (PyTorch's flip): the least integer, which has no negative, becomes the next one,
+    which means the same."""
+    ends = facts.computed_constant(node.input[2]) if len(node.input) > 2 else None
+    if ends is None or not (ends == LEAST).any():
+        return None
+    constant = _integers(f"{node.output[0]}_ends", np.maximum(ends, LEAST + 1).tolist())
+    node.input[2] = constant.output[0]
+    reason = "TensorRT-RTX 1.7 takes some computed sizes for 0 there"
+    return [constant], Repair(node_label(node), "the least integer as an end raised by one", reason)
+
+
+def _mend_boolean_fill(node: NodeProto, facts: GraphFacts) -> Mended | None:
+    """`tensor[mask] = number`, which PyTorch exports by way of the places where the mask is true, as a choice: their
+    number depends on data, so that TensorRT takes it late, slowly, or (TensorRT-RTX) not at all."""
+    fill = facts.boolean_fill(node)
+    if fill is None:
+        return None
+    mask, number = fill
+    made = onnx.helper.make_node("Where", [mask, number, node.input[0]], [node.output[0]], node.name)
+    reason = "TensorRT-RTX does not take NonZero, and no TensorRT plans ahead for it"
+    return [made], Repair(node_label(node), "one number written at a mask's true places is chosen by the mask", reason)
+
+
 def _integers(name: str, value: int | list[int]) -> NodeProto:
     """A Constant node: int64, rank 0 for a number, else rank 1."""
     tensor = onnx.numpy_helper.from_array(np.asarray(value, np.int64), name)
@@ -143,6 +171,8 @@ FOR_TENSORRT: dict[Mend, frozenset[str]] = {
     **FOR_ANY_RUNTIME,
     _mend_rotary: frozenset({"RotaryEmbedding"}),
     _mend_eye: frozenset({"EyeLike"}),
+    _mend_boolean_fill: frozenset({"ScatterND"}),
+    _mend_slice: frozenset({"Slice"}),
     _mend_axes: frozenset({"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "Squeeze", "Unsqueeze"}),
 }
 """That, and what TensorRT does not take, in the order in which they are tried."""

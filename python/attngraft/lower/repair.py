@@ -6,6 +6,7 @@ repairs themselves are in mends.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from onnx import GraphProto, ModelProto, NodeProto
@@ -13,7 +14,8 @@ from onnx import GraphProto, ModelProto, NodeProto
 from attngraft.lower.graph_facts import GraphFacts
 from attngraft.lower.mends import FOR_ANY_RUNTIME, FOR_TENSORRT, Mend, Mended, Repair
 from attngraft.lower.target import Target
-from attngraft.onnx_graph import walk_graphs
+from attngraft.onnx_graph import graph_attributes, walk_graphs
+from attngraft.onnx_graph.view import names_read
 
 __all__ = ["Repair", "repair_model"]
 
@@ -52,12 +54,34 @@ def _mended(node: NodeProto, facts: GraphFacts, mends: Mends) -> Mended | None:
 
 def _mend_graph(graph: GraphProto, facts: GraphFacts, mends: Mends) -> list[Repair]:
     """Mends one graph in place, not those inside its nodes."""
-    kept, repairs = GraphProto(), []
+    kept: list[NodeProto] = []
+    loose: set[str] = set()  # what mended nodes read and may have been the last to read
+    repairs = []
     for node in graph.node:
         mended = _mended(node, facts, mends)
-        kept.node.extend([node] if mended is None else mended[0])
-        repairs += [] if mended is None else [mended[1]]
+        kept += [node] if mended is None else mended[0]
+        if mended is not None:
+            repairs.append(mended[1])
+            loose.update(node.input)
     if repairs:
+        copies = GraphProto()
+        copies.node.extend(_without_leftovers(kept, graph, loose))
         del graph.node[:]
-        graph.node.extend(kept.node)
+        graph.node.extend(copies.node)
     return repairs
+
+
+def _without_leftovers(nodes: list[NodeProto], graph: GraphProto, loose: set[str]) -> list[NodeProto]:
+    """The nodes but for those that make `loose` tensors which nothing reads any more, and what fed only those:
+    TensorRT parses them all the same."""
+    uses = Counter(name for node in nodes for name in names_read(node))
+    uses.update(value.name for value in graph.output)
+    kept = []
+    for node in reversed(nodes):
+        read = any(uses[name] for name in node.output)
+        if read or loose.isdisjoint(node.output) or any(graph_attributes(node)):
+            kept.append(node)
+            continue
+        uses.subtract(names_read(node))
+        loose.update(node.input)
+    return kept[::-1]

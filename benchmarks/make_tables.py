@@ -31,6 +31,21 @@ SECTIONS = {
         "boolean padding mask over the keys, the same as an additive mask, or none (`plain`). `torch-softmax` neither "
         "scales nor masks. Measured by `python -m benchmarks.softmax_kernel`.",
     ),
+    "attention-kernel": (
+        "The attention kernel alone",
+        "`B8 H12 S384 d64` means queries, keys and values [8, 12, 384, 64], laid out as projections give them ([B, S, "
+        "H, D]); `1x65536` is one query over so many keys, `H32/8` eight key heads for 32 query heads. `lengths` are "
+        "lengths of 128 to 384 of eight sequences, `keep` the same as a boolean mask. fp32 is TF32, for "
+        "`torch-sdpa-math` too. `ours` is the kernel that the table chooses, `best` the fastest of all that serve the "
+        "work. Measured by `python -m benchmarks.attention_kernel`.",
+    ),
+    "attention-in-tensorrt": (
+        "Attention in whole models in TensorRT",
+        "`plain` is the model as it was given, `native` and `ours` have lowerings `native` and `attention`. `fused` "
+        "counts TensorRT's own fused attention kernels, `speed-up` is over the faster of plain and native, "
+        "`difference` is the largest from the float32 model in ONNX Runtime; an empty cell is a form that TensorRT "
+        "refuses or that the rewriter does not have. Measured by `python -m benchmarks.attention_in_tensorrt`.",
+    ),
     "softmax-in-tensorrt": (
         "Whole models in TensorRT",
         "`ours` has every attention softmax lowered to the plugin, `tensorrt-plain` is the model as it was given. The "
@@ -96,7 +111,8 @@ def render() -> str:
 def _body(name: str, results: dict[str, Any]) -> str:
     if "sections" in results:
         return _counts(results)
-    return _native(results) if name == "rewriter-native" else _section(results)
+    tables = {"rewriter-native": _native, "attention-kernel": _kernels, "attention-in-tensorrt": _forms}
+    return tables.get(name, _section)(results)
 
 
 def _counts(results: dict[str, Any]) -> str:
@@ -109,9 +125,9 @@ def _counts(results: dict[str, Any]) -> str:
 
 
 def _native(results: dict[str, Any]) -> str:
-    columns = ["work", "fused before", "fused after", "before", "after", "speed-up", "limit", "difference before",
+    columns = ["fused before", "fused after", "before", "after", "speed-up", "limit", "difference before",
                "difference after"]  # fmt: skip
-    lines = [_line(columns), _line(["---"] + ["---:"] * (len(columns) - 1))]
+    lines = _head(["work"], columns)
     for row in results["rows"]:
         before, after, notes = row["peers_us"].get("tensorrt-plain"), row["ours_us"], row["notes"]
         fused = [_length(notes.get(f"{label} fused")) for label in ("tensorrt-plain", "ours")]
@@ -120,6 +136,44 @@ def _native(results: dict[str, Any]) -> str:
         times = [_microseconds(value) for value in (before, after)]
         lines.append(_line([row["work"], *fused, *times, ratio, _microseconds(row["bound_us"]), *gaps]))
     return _header(results) + "\n\n" + "\n".join(lines)
+
+
+def _kernels(results: dict[str, Any]) -> str:
+    peers = list(dict.fromkeys(peer for row in results["rows"] for peer in row["peers_us"]))
+    lines = _head(["work", "type"], ["ours", "best", "limit", "of limit", *peers])
+    for row in results["rows"]:
+        times = row["notes"].get("variants_us", {})
+        best = min(times, key=times.__getitem__, default=None)
+        shown = "" if best is None else f"{_microseconds(times[best])} ({best.removeprefix('variant ')})"
+        share = f"{row['bound_us'] / row['ours_us']:.0%}" if row["ours_us"] else "wrong"
+        cells = [row["work"], row["dtype"], _microseconds(row["ours_us"]), shown, _microseconds(row["bound_us"]), share]
+        lines.append(_line([*cells, *(_microseconds(row["peers_us"].get(peer)) for peer in peers)]))
+    return _header(results) + "\n\n" + "\n".join(lines)
+
+
+FORMS = {"tensorrt-plain": "plain", "tensorrt-native": "native", "ours": "ours"}
+"""Labels of the forms of a model in results, and in the table."""
+
+
+def _forms(results: dict[str, Any]) -> str:
+    names = list(FORMS.values())
+    columns = [*names, "speed-up", "limit", "fused plain", "fused native"]
+    lines = _head(["work", "type"], [*columns, *(f"difference {name}" for name in names)])
+    for row in results["rows"]:
+        times = {**row["peers_us"], "ours": row["ours_us"]}
+        others = [us for label, us in times.items() if label != "ours" and us]
+        ratio = f"{min(others) / row['ours_us']:.2f}" if others and row["ours_us"] else ""
+        limit = _microseconds(row["bound_us"] or None)
+        fused = [_length(row["notes"].get(f"{label} fused")) for label in FORMS if label != "ours"]
+        gaps = [_difference(row["notes"].get(f"{label} difference")) for label in FORMS]
+        shown = [_microseconds(times.get(label)) for label in FORMS]
+        lines.append(_line([row["work"], row["dtype"], *shown, ratio, limit, *fused, *gaps]))
+    return _header(results) + "\n\n" + "\n".join(lines)
+
+
+def _head(texts: list[str], numbers: list[str]) -> list[str]:
+    """The first two lines of a table: columns of texts, and columns of numbers to the right of them."""
+    return [_line([*texts, *numbers]), _line(["---"] * len(texts) + ["---:"] * len(numbers))]
 
 
 def _length(names: list[str] | None) -> str:
@@ -147,17 +201,14 @@ def _header(results: dict[str, Any]) -> str:
 def counts_table(rows: Sequence[CountRow]) -> str:
     """Counts as a table in Markdown: a line a group, a column a thing counted."""
     columns = list(dict.fromkeys(column for row in rows for column in row.counts))
-    lines = [_line(["", *columns]), _line(["---", *["---:"] * len(columns)])]
+    lines = _head([""], columns)
     lines += [_line([row.work, *(str(row.counts.get(column, "")) for column in columns)]) for row in rows]
     return "\n".join(lines)
 
 
 def _section(results: dict[str, Any]) -> str:
     peers = list(dict.fromkeys(peer for row in results["rows"] for peer in row["peers_us"]))
-    lines = [
-        _line(["work", "type", "ours", "limit", "of limit", *peers]),
-        _line(["---"] * 2 + ["---:"] * (3 + len(peers))),
-    ]
+    lines = _head(["work", "type"], ["ours", "limit", "of limit", *peers])
     for row in results["rows"]:
         share = f"{row['bound_us'] / row['ours_us']:.0%}"
         times = [_microseconds(row["peers_us"].get(peer)) for peer in peers]

@@ -12,39 +12,26 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
-import onnxruntime
 
-from attngraft.errors import AttngraftError, EngineError
-from attngraft.lower import parse_target
-from attngraft.rewrite import rewrite_model
-from attngraft.verify.widen import widened
+from benchmarks.engine_forms import (
+    OURS,
+    PLAIN,
+    MeasuredModel,
+    build_forms,
+    largest_difference,
+    reference_outputs,
+    rewritten,
+    time_forms,
+)
 from benchmarks.native_works import EXPORTS, WORKS, Work, example_inputs, find_exports, operations, title
-from benchmarks.results_file import Row, read_results, write_results
+from benchmarks.results_file import read_results, write_results
 from benchmarks.zoo.arguments import pattern
-from benchmarks.zoo.weights import restore
+from benchmarks.zoo.weights import restored_copy
 
 __all__ = ["check", "main"]
-
-PLAIN, NATIVE = "tensorrt-plain", "ours"
-
-
-@dataclass
-class _Measured:
-    """What is known of one export while its architecture is measured."""
-
-    name: str
-    work: Work
-    rate_operations: float = 0.0
-    inputs: Mapping[str, np.ndarray] = field(default_factory=dict)
-    engines: dict[str, Any] = field(default_factory=dict)
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -78,46 +65,24 @@ def main(argv: list[str] | None = None) -> int:
 
 def check(path: Path, work: Work, folder: Path) -> str:
     """All that needs no GPU: reads, rewrites, and compares both in ONNX Runtime as float32 models."""
-    original, rewritten, lowered = _prepare(path, folder)
+    original, native, lowered = _prepare(path, folder)
     inputs = example_inputs(onnx.load(original), work, batch=1)
     try:
-        expected, actual = reference_outputs(original, inputs), reference_outputs(rewritten, inputs)
+        expected, actual = reference_outputs(original, inputs), reference_outputs(native, inputs)
     except Exception as error:  # ONNX Runtime has no common class for its errors
         return f"{path.stem}: {lowered}; ONNX Runtime: {' '.join(str(error).split())[:200]}"
-    return f"{path.stem}: {lowered}; largest difference {_difference(actual, expected):.3g}"
+    return f"{path.stem}: {lowered}; largest difference {largest_difference(actual, expected):.3g}"
 
 
 def _prepare(path: Path, folder: Path) -> tuple[Path, Path, str]:
-    """The export with its weights, its native form, and what was lowered in words."""
-    model = onnx.load(path)
-    restore(model)
-    original, rewritten = folder / f"{path.stem}.onnx", folder / f"{path.stem}.native.onnx"
-    onnx.save(model, original)
-    try:
-        result = rewrite_model(original, rewritten, lower="native", target=parse_target("10.6"), verify=False)
-    except AttngraftError as error:
-        return original, original, f"not rewritten: {error}"
-    return original, rewritten, f"{result.lowered} of {len(result.sites.sites)} sites lowered"
-
-
-def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the model computes in float32, whatever its types, in ONNX Runtime."""
-    model = widened(onnx.load(path), path.parent)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # failures arrive as exceptions
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    feeds = {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in inputs.items()}
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, feeds), strict=True))
+    """The export with its weights, its native form (the export itself where it has none), and what was lowered."""
+    original = restored_copy(path, folder)
+    native, lowered = rewritten(original, folder / f"{path.stem}.native.onnx", "native")
+    return original, native or original, lowered
 
 
 def _measure_architecture(work: Work, paths: list[Path], folder: Path, cache: Path, deadline: float) -> None:
     """Builds all engines of an architecture and times them in one interleaved run."""
-    import torch
-
-    from benchmarks.timing import graph_replay_us, matrix_rate
-
-    rate = matrix_rate(torch.float16)
     measured = []
     for path in paths:
         if time.monotonic() > deadline:
@@ -125,26 +90,11 @@ def _measure_architecture(work: Work, paths: list[Path], folder: Path, cache: Pa
         started = time.monotonic()
         measured.append(_build_both(path, work, folder, cache))
         print(f"{path.stem}: {time.monotonic() - started:.0f} s, {measured[-1].notes}", flush=True)
-    candidates = {f"{one.name} {label}": engine for one in measured for label, engine in one.engines.items()}
-    elapsed = graph_replay_us(candidates) if candidates else {}
-    rows = list(_rows(measured, elapsed, rate))
+    rows = time_forms(measured)
     for row in rows:
         print(f"{row.work}: native {row.ours_us}, as given {row.peers_us.get(PLAIN)} (microseconds)")
     if rows:
         print(write_results("rewriter-native", rows), flush=True)
-
-
-def _rows(measured: Iterable[_Measured], elapsed: Mapping[str, float], rate: float) -> Iterable[Row]:
-    for one in measured:
-        times = {label: elapsed[f"{one.name} {label}"] for label in one.engines}
-        yield Row(
-            work=title(one.name, one.work),
-            dtype="float16",
-            ours_us=times.pop(NATIVE, None),
-            peers_us=times,
-            bound_us=one.rate_operations / rate,
-            notes=one.notes,
-        )
 
 
 def _measured_works() -> frozenset[str]:
@@ -152,60 +102,18 @@ def _measured_works() -> frozenset[str]:
     return frozenset(row["work"] for row in results["rows"]) if results else frozenset()
 
 
-def _build_both(path: Path, work: Work, folder: Path, cache: Path) -> _Measured:
-    original, rewritten, lowered = _prepare(path, folder)
+def _build_both(path: Path, work: Work, folder: Path, cache: Path) -> MeasuredModel:
+    original, native, lowered = _prepare(path, folder)
     model = onnx.load(original)
-    one = _Measured(path.stem, work, operations(model, work), example_inputs(model, work))
-    one.notes["lowered"] = lowered
-    expected: Mapping[str, np.ndarray] = {}
-    try:
-        expected = reference_outputs(original, one.inputs)
-    except Exception as error:  # ONNX Runtime has no common class for its errors
-        one.notes["reference"] = " ".join(str(error).split())[:300]
-    for label, source in ((PLAIN, original), (NATIVE, rewritten)):
-        own_cache = cache.with_name(f"{cache.name}.{label}")  # neither form gets what was chosen for the other
-        try:
-            _build(one, label, source, folder / f"{path.stem}.{label}.engine", own_cache, expected)
-        except (AttngraftError, RuntimeError) as error:
-            one.notes[f"{label} refused"] = str(error)[:300]
+    one = MeasuredModel(
+        title(path.stem, work),
+        "float16",
+        operations(model, work),
+        example_inputs(model, work),
+        notes={"lowered": lowered},
+    )
+    build_forms(one, original, {PLAIN: original, OURS: native}, folder, cache)
     return one
-
-
-def _build(
-    one: _Measured, label: str, source: Path, target: Path, cache: Path, expected: Mapping[str, np.ndarray]
-) -> None:
-    """Builds one engine, counts its fused attention kernels, and compares its outputs."""
-    import torch
-
-    from attngraft.engine import ShapeRange, build_engine
-    from benchmarks.engine_timing import LoadedEngine
-
-    shapes = {name: ShapeRange.fixed(array.shape) for name, array in one.inputs.items()}
-    build_engine(source, target, backend="tensorrt", shapes=shapes, embed_plugins=False, timing_cache=cache)
-    engine = LoadedEngine(target, {name: torch.from_numpy(array) for name, array in one.inputs.items()})
-    engine()
-    torch.cuda.synchronize()
-    actual = {name: tensor.float().cpu().numpy() for name, tensor in engine.outputs.items()}
-    try:
-        one.notes[f"{label} fused"] = engine.fused_attention_kernels()
-    except EngineError as error:  # the engine can be timed all the same
-        one.notes[f"{label} layers"] = str(error)
-    if expected:
-        one.notes[f"{label} difference"] = _difference(actual, expected)
-    one.engines[label] = engine
-
-
-def _difference(actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """The largest absolute difference; infinite for a NaN on one side only."""
-    largest = 0.0
-    for name, wanted in expected.items():
-        found, wanted = np.asarray(actual[name], np.float64), np.asarray(wanted, np.float64)
-        if not np.array_equal(np.isnan(found), np.isnan(wanted)):
-            return float("inf")
-        with np.errstate(invalid="ignore"):
-            gaps = np.where(found == wanted, 0.0, np.abs(found - wanted))
-        largest = max(largest, float(np.nanmax(gaps, initial=0.0)))
-    return largest
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
-__all__ = ["restore", "strip"]
+__all__ = ["restore", "restored_copy", "strip"]
 
 KEPT_BYTES = 64 << 10
 """Tensors up to this size stay: norms, biases, tables of positions, masks."""
@@ -60,6 +60,14 @@ def restore(model: ModelProto) -> int:
         tensor.CopyFrom(filled)
         drawn += 1
     return drawn
+
+
+def restored_copy(path: Path, folder: Path) -> Path:
+    """The export, stripped or not, with weights, under its own name in `folder`."""
+    model = onnx.load(path)
+    restore(model)
+    onnx.save(model, folder / path.name)
+    return folder / path.name
 
 
 def _weights(model: ModelProto) -> Iterator[TensorProto]:

@@ -3,7 +3,7 @@
 // The one place with this logic: every kernel calls it, and the tests run it on the CPU.
 #pragma once
 
-#include "masked_softmax.h"
+#include "operands.h"
 
 #include <cmath>
 #include <cstdint>
@@ -46,7 +46,20 @@ struct IntervalMask
         return causal != Causal::kNone || windowLeft >= 0 || windowRight >= 0;
     }
 
+    //! The keys that a row may attend to.
     ATTNGRAFT_HOST_DEVICE KeyInterval row(int64_t batch, int64_t query) const
+    {
+        KeyInterval interval = bounds(batch, query);
+        if (interval.end <= interval.begin)
+        {
+            interval = KeyInterval{};
+        }
+        return interval;
+    }
+
+    //! The same, but with end < begin possible where a row has none. Both bounds never fall from one query to the next,
+    //! so those of the first and the last query bound all between.
+    ATTNGRAFT_HOST_DEVICE KeyInterval bounds(int64_t batch, int64_t query) const
     {
         KeyInterval interval{0, keys};
         if (kvStarts != nullptr)
@@ -70,10 +83,6 @@ struct IntervalMask
         if (windowRight >= 0)
         {
             lower(interval.end, diagonal + windowRight + 1);
-        }
-        if (interval.end <= interval.begin)
-        {
-            interval = KeyInterval{};
         }
         return interval;
     }

@@ -2,51 +2,14 @@
 // Meaning of every field: python/attngraft/contract.py. No TensorRT, no PyTorch.
 #pragma once
 
+#include "operands.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 namespace attngraft
 {
-
-constexpr int kMaxRank = 6;
-
-enum class DataType : int32_t
-{
-    kFloat32 = 0,
-    kFloat16 = 1,
-    kBFloat16 = 2,
-};
-
-//! Element type of `keep`: only its width matters, since any non-zero value may attend.
-enum class KeepType : int32_t
-{
-    kInt8 = 0, //!< bool, uint8 and int8
-    kInt32 = 1,
-    kInt64 = 2,
-};
-
-enum class Causal : int32_t
-{
-    kNone = 0,
-    kTopLeft = 1,
-    kBottomRight = 2,
-};
-
-enum class EmptyRows : int32_t
-{
-    kZeros = 0,
-    kUniform = 1,
-    kUnmasked = 2,
-};
-
-//! A tensor that broadcasts to the scores. Strides are in elements, one for each dimension of
-//! MaskedSoftmaxParams::dims, 0 where the tensor is broadcast. The last one is 0 or 1.
-struct BroadcastTensor
-{
-    void const* data{nullptr}; //!< nullptr: absent
-    int64_t strides[kMaxRank]{};
-};
 
 struct MaskedSoftmaxParams
 {

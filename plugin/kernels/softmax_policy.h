@@ -2,15 +2,13 @@
 // In: element size, K, alignment. Out: a Policy. Used by the dispatch and, for the supported types, by the plugin.
 #pragma once
 
-#include "masked_softmax.h"
+#include "operands.h"
 
 #include <cstddef>
 #include <cstdint>
 
 namespace attngraft
 {
-
-constexpr int kVectorBytes = 16; //!< the widest load of a thread
 
 //! Threads of a block that holds several rows.
 constexpr int kSharedBlockThreads = 128;
@@ -66,16 +64,6 @@ struct Policy
     Strategy strategy;
     int rung; //!< index into the strategy's table; 0 for the multi-pass kernels
 };
-
-constexpr bool isSupported(DataType type)
-{
-    return type == DataType::kFloat32 || type == DataType::kFloat16 || type == DataType::kBFloat16;
-}
-
-constexpr size_t elementSize(DataType type)
-{
-    return type == DataType::kFloat32 ? 4 : 2;
-}
 
 //! Vectors that a row of `keys` elements touches at worst, when it may begin anywhere in a vector.
 constexpr int64_t vectorsOfRow(int64_t keys, size_t elementBytes, bool rowsBeginOnVectors)

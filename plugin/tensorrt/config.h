@@ -1,21 +1,20 @@
-// One configuration of attngraft::MaskedSoftmax, read from plugin fields and written back to them.
-// Needs TensorRT's headers only, so all of it is tested on the CPU.
+// The mask configuration, which both operators have: from scores to probabilities. Read from plugin fields and written
+// back to them. Needs TensorRT's headers only, so all of it is tested on the CPU.
 #pragma once
 
 #include "contract.h"
-#include "masked_softmax.h"
+#include "operands.h"
+#include "owned_fields.h"
 
 #include <NvInferRuntime.h>
 
-#include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace attngraft::plugin
 {
 
-//! What an input after the scores means.
+//! What an input after the tensors of the operator's own means.
 enum class Role : int32_t
 {
     kBias = 0,
@@ -27,7 +26,8 @@ enum class Role : int32_t
 //! The role's name in `operands`.
 char const* roleName(Role role) noexcept;
 
-struct MaskedSoftmaxConfig
+//! All that attngraft::MaskedSoftmax has to configure.
+struct MaskConfig
 {
     std::vector<Role> operands; //!< in input order, each role at most once
     float scale{1.F};
@@ -37,49 +37,18 @@ struct MaskedSoftmaxConfig
     float softcap{0.F};
     EmptyRows emptyRows{EmptyRows::kZeros};
 
-    bool operator==(MaskedSoftmaxConfig const& other) const noexcept;
-};
+    bool operator==(MaskConfig const& other) const noexcept;
 
-//! Fields that are missing take their defaults, fields that the contract does not know are ignored.
-//! Accepts integers as kINT32 or kINT64, floats as kFLOAT32 or kFLOAT64, each an array of one, and strings with or
-//! without their trailing NUL. Throws std::invalid_argument that names the field for anything else.
-MaskedSoftmaxConfig parseFields(nvinfer1::PluginFieldCollection const* fields);
+    //! Fields that are missing take their defaults, fields that the contract does not know are ignored.
+    //! Accepts integers as kINT32 or kINT64, floats as kFLOAT32 or kFLOAT64, each an array of one, and strings with or
+    //! without their trailing NUL. Throws std::invalid_argument that names the field for anything else.
+    static MaskConfig parse(nvinfer1::PluginFieldCollection const* fields);
 
-//! Names and types of all fields, for IPluginCreatorV3One::getFieldNames.
-nvinfer1::PluginFieldCollection const* fieldNames() noexcept;
+    //! Takes in one field; false when it is none of the mask's.
+    bool readField(nvinfer1::PluginField const& field);
 
-//! A configuration as plugin fields. The fields point into this object, which therefore neither moves nor copies.
-class SerializedConfig
-{
-public:
-    explicit SerializedConfig(MaskedSoftmaxConfig const& config);
-    SerializedConfig(SerializedConfig const&) = delete;
-    SerializedConfig& operator=(SerializedConfig const&) = delete;
-
-    nvinfer1::PluginFieldCollection const* fields() const noexcept
-    {
-        return &mCollection;
-    }
-
-    //! The same on one line, for the timing cache's key and the engine inspector.
-    char const* text() const noexcept
-    {
-        return mText.c_str();
-    }
-
-private:
-    static constexpr size_t kFieldCount = 7;
-
-    std::string mOperands;
-    float mScale;
-    std::string mCausal;
-    int32_t mWindowLeft;
-    int32_t mWindowRight;
-    float mSoftcap;
-    std::string mEmptyRows;
-    std::string mText;
-    std::array<nvinfer1::PluginField, kFieldCount> mFields;
-    nvinfer1::PluginFieldCollection mCollection{};
+    //! All fields; parse gives the same configuration back.
+    OwnedFields fields() const;
 };
 
 } // namespace attngraft::plugin

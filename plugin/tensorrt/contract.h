@@ -1,4 +1,4 @@
-// Names and version of the operator, as python/attngraft/contract.py states them.
+// Names, versions and limits of the operators, as python/attngraft/contract.py states them.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,13 @@ constexpr int32_t kContractVersion = 1;
 
 constexpr char const* kNamespace = "attngraft";
 constexpr char const* kMaskedSoftmaxName = "MaskedSoftmax";
+constexpr char const* kFusedAttentionName = "FusedAttention";
 constexpr char const* kPluginVersion = "1";
 
+//! Of MaskedSoftmax's scores; the highest is kMaxRank of the kernels' operands.h.
 constexpr int32_t kMinRank = 2;
+//! Of queries and keys, and of values, in FusedAttention.
+constexpr int32_t kMaxHeadSize = 512;
 //! Roles that `operands` may name, each once.
 constexpr int32_t kMaxOperands = 4;
 

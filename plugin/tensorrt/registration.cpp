@@ -1,8 +1,9 @@
 #include "registration.h"
 
 #include "contract.h"
+#include "fused_attention_plugin.h"
 #include "guard.h"
-#include "masked_softmax_creator.h"
+#include "masked_softmax_plugin.h"
 #include "tensorrt_library.h"
 
 #include <algorithm>
@@ -25,7 +26,8 @@ public:
     nvinfer1::IPluginV3* createPlugin(
         nvinfer1::AsciiChar const*, nvinfer1::PluginFieldCollection const*, nvinfer1::TensorRTPhase) noexcept override
     {
-        logError(std::string(getPluginName()) + " is no plugin; create " + kMaskedSoftmaxName);
+        logError(std::string(getPluginName()) + " is no plugin; create " + kFusedAttentionName + " or "
+            + kMaskedSoftmaxName);
         return nullptr;
     }
 
@@ -51,10 +53,24 @@ public:
     }
 };
 
-nvinfer1::IPluginCreatorInterface& maskedSoftmaxCreator()
+//! Those of all plugins. They live as long as this library.
+std::array<nvinfer1::IPluginCreatorInterface*, 2> const& allCreators()
 {
-    static MaskedSoftmaxCreator creator;
-    return creator;
+    static FusedAttentionCreator fusedAttention;
+    static MaskedSoftmaxCreator maskedSoftmax;
+    static std::array<nvinfer1::IPluginCreatorInterface*, 2> const creators{&fusedAttention, &maskedSoftmax};
+    return creators;
+}
+
+//! Whether the TensorRT took any: then it must not be offered them again.
+bool registerAll(TensorRtLibrary const& library)
+{
+    bool isAnyTaken = false;
+    for (nvinfer1::IPluginCreatorInterface* creator : allCreators())
+    {
+        isAnyTaken |= registerCreator(library.getRegistry(), library.version, *creator, kNamespace);
+    }
+    return isAnyTaken;
 }
 
 //! Whether TensorRT's code is on the call stack, which is so when it is TensorRT that loads this library.
@@ -87,7 +103,7 @@ std::vector<void const*> registerAtDlopen() noexcept
         }
         for (TensorRtLibrary const& library : loadedTensorRtLibraries())
         {
-            if (registerCreator(library.getRegistry(), library.version, maskedSoftmaxCreator(), kNamespace))
+            if (registerAll(library))
             {
                 bases.push_back(library.base);
                 setLoggingLibrary(library);
@@ -107,14 +123,14 @@ std::vector<void const*> const gRegisteredAtDlopen = registerAtDlopen();
 
 Creators creatorsFor(void const* caller)
 {
-    static nvinfer1::IPluginCreatorInterface* const creators[]{&maskedSoftmaxCreator()};
     static Placeholder placeholder;
     static nvinfer1::IPluginCreatorInterface* const placeholders[]{&placeholder};
     std::optional<TensorRtLibrary> const library = tensorRtLibraryAt(caller);
     bool const isRegistered = library
         && std::find(gRegisteredAtDlopen.begin(), gRegisteredAtDlopen.end(), library->base)
             != gRegisteredAtDlopen.end();
-    return isRegistered ? Creators{placeholders, 1} : Creators{creators, 1};
+    return isRegistered ? Creators{placeholders, 1}
+                        : Creators{allCreators().data(), static_cast<int32_t>(allCreators().size())};
 }
 
 } // namespace attngraft::plugin

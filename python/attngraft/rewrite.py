@@ -99,10 +99,10 @@ def rewrite_model(
 ) -> RewriteResult:
     """Rewrites the attention sites of `source` and writes `output`, whose file appears only when everything has worked.
 
-    lower: "auto" (what measurements recommend), "keep", "native" or "softmax". verify: compare both models in ONNX
-    Runtime first, and take back the sites that make them differ. shapes: input shapes for that comparison, where the
-    model's symbols do not tell. progress: called with one-line reports. target: the TensorRT that the model is meant
-    for; None for what suits all.
+    lower: "auto" (what measurements recommend), "keep", "native", "softmax" or "attention". verify: compare both models
+    in ONNX Runtime first, and take back the sites that make them differ. shapes: input shapes for that comparison,
+    where the model's symbols do not tell. progress: called with one-line reports. target: the TensorRT that the model
+    is meant for; None for what suits all.
 
     Raises ModelError for the source, RewriteError for the lowering, VerificationError when nothing can be compared.
     """

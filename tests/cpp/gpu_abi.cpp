@@ -1,5 +1,6 @@
-// launchMaskedSoftmax with C linkage, so that Python's ctypes can call the kernels without TensorRT.
-// tests/gpu/kernel_abi.py mirrors MaskedSoftmaxParams and checks its size.
+// launchMaskedSoftmax and launchFusedAttention with C linkage, so that Python's ctypes can call the kernels without
+// TensorRT. tests/gpu/kernel_abi.py and tests/python/attention_abi.py mirror the params structs and check their sizes.
+#include "fused_attention.h"
 #include "masked_softmax.h"
 
 #define ATTNGRAFT_TEST_EXPORT extern "C" __attribute__((visibility("default")))
@@ -14,4 +15,29 @@ ATTNGRAFT_TEST_EXPORT size_t attngraft_test_params_size()
 ATTNGRAFT_TEST_EXPORT int attngraft_test_masked_softmax(attngraft::MaskedSoftmaxParams const* params, void* stream)
 {
     return attngraft::launchMaskedSoftmax(*params, static_cast<cudaStream_t>(stream));
+}
+
+//! Size of FusedAttentionParams in bytes.
+ATTNGRAFT_TEST_EXPORT size_t attngraft_test_attention_params_size()
+{
+    return sizeof(attngraft::FusedAttentionParams);
+}
+
+//! As attentionVariants, on the current device.
+ATTNGRAFT_TEST_EXPORT int attngraft_test_attention_variants(
+    attngraft::FusedAttentionParams const* params, int32_t* variants, int capacity)
+{
+    return attngraft::attentionVariants(*params, variants, capacity);
+}
+
+//! As attentionWorkspaceBytes.
+ATTNGRAFT_TEST_EXPORT size_t attngraft_test_attention_workspace(attngraft::FusedAttentionParams const* params)
+{
+    return attngraft::attentionWorkspaceBytes(*params);
+}
+
+//! Enqueues on `stream` (a cudaStream_t; nullptr: the default stream) and returns the cudaError_t.
+ATTNGRAFT_TEST_EXPORT int attngraft_test_fused_attention(attngraft::FusedAttentionParams const* params, void* stream)
+{
+    return attngraft::launchFusedAttention(*params, static_cast<cudaStream_t>(stream));
 }

@@ -14,12 +14,12 @@ namespace
 using nvinfer1::PluginFieldType;
 using test::Fields;
 
-//! The message with which parseFields refuses, or "" when it does not.
+//! The message with which MaskConfig::parse refuses, or "" when it does not.
 std::string refusal(Fields& fields)
 {
     try
     {
-        parseFields(fields.collection());
+        MaskConfig::parse(fields.collection());
     }
     catch (std::invalid_argument const& error)
     {
@@ -28,16 +28,16 @@ std::string refusal(Fields& fields)
     return "";
 }
 
-TEST(ParseFields, NoFieldsGiveTheDefaults)
+TEST(MaskConfig, NoFieldsGiveTheDefaults)
 {
-    EXPECT_EQ(parseFields(nullptr), MaskedSoftmaxConfig{});
+    EXPECT_EQ(MaskConfig::parse(nullptr), MaskConfig{});
     Fields none;
-    EXPECT_EQ(parseFields(none.collection()), MaskedSoftmaxConfig{});
-    EXPECT_EQ(MaskedSoftmaxConfig{}.scale, 1.F);
-    EXPECT_EQ(MaskedSoftmaxConfig{}.windowLeft, -1);
+    EXPECT_EQ(MaskConfig::parse(none.collection()), MaskConfig{});
+    EXPECT_EQ(MaskConfig{}.scale, 1.F);
+    EXPECT_EQ(MaskConfig{}.windowLeft, -1);
 }
 
-TEST(ParseFields, ReadsEveryField)
+TEST(MaskConfig, ReadsEveryField)
 {
     Fields fields;
     fields.text("operands", "bias,keep,kv_lengths,kv_starts")
@@ -47,7 +47,7 @@ TEST(ParseFields, ReadsEveryField)
         .int64("window_right", 0)
         .float32("softcap", 50.F)
         .text("empty_rows", "uniform");
-    MaskedSoftmaxConfig const config = parseFields(fields.collection());
+    MaskConfig const config = MaskConfig::parse(fields.collection());
     EXPECT_EQ(config.operands, (std::vector<Role>{Role::kBias, Role::kKeep, Role::kKvLengths, Role::kKvStarts}));
     EXPECT_EQ(config.scale, 0.125F);
     EXPECT_EQ(config.causal, Causal::kBottomRight);
@@ -57,7 +57,7 @@ TEST(ParseFields, ReadsEveryField)
     EXPECT_EQ(config.emptyRows, EmptyRows::kUniform);
 }
 
-TEST(ParseFields, StringsEndWithOrWithoutNul)
+TEST(MaskConfig, StringsEndWithOrWithoutNul)
 {
     for (bool withNul : {false, true})
     {
@@ -65,46 +65,46 @@ TEST(ParseFields, StringsEndWithOrWithoutNul)
         fields.text("causal", "top_left", withNul)
             .text("operands", "keep", withNul)
             .text("empty_rows", "unmasked", withNul);
-        MaskedSoftmaxConfig const config = parseFields(fields.collection());
+        MaskConfig const config = MaskConfig::parse(fields.collection());
         EXPECT_EQ(config.causal, Causal::kTopLeft);
         EXPECT_EQ(config.operands, std::vector<Role>{Role::kKeep});
         EXPECT_EQ(config.emptyRows, EmptyRows::kUnmasked);
     }
 }
 
-TEST(ParseFields, EmptyOperandsMeanNone)
+TEST(MaskConfig, EmptyOperandsMeanNone)
 {
     for (bool withNul : {false, true})
     {
         Fields fields;
         fields.text("operands", "", withNul);
-        EXPECT_TRUE(parseFields(fields.collection()).operands.empty());
+        EXPECT_TRUE(MaskConfig::parse(fields.collection()).operands.empty());
     }
 }
 
-TEST(ParseFields, KeepsTheOrderOfTheOperands)
+TEST(MaskConfig, KeepsTheOrderOfTheOperands)
 {
     Fields fields;
     fields.text("operands", "kv_starts,bias");
-    EXPECT_EQ(parseFields(fields.collection()).operands, (std::vector<Role>{Role::kKvStarts, Role::kBias}));
+    EXPECT_EQ(MaskConfig::parse(fields.collection()).operands, (std::vector<Role>{Role::kKvStarts, Role::kBias}));
 }
 
-TEST(ParseFields, AcceptsDoubles)
+TEST(MaskConfig, AcceptsDoubles)
 {
     double const scale = 0.25;
     Fields fields;
     fields.number("scale", PluginFieldType::kFLOAT64, &scale, sizeof(scale));
-    EXPECT_EQ(parseFields(fields.collection()).scale, 0.25F);
+    EXPECT_EQ(MaskConfig::parse(fields.collection()).scale, 0.25F);
 }
 
-TEST(ParseFields, IgnoresWhatTheContractDoesNotKnow)
+TEST(MaskConfig, IgnoresWhatTheContractDoesNotKnow)
 {
     Fields fields;
     fields.text("plugin_namespace", "attngraft").int32("since_version", 7).float32("scale", 2.F);
-    EXPECT_EQ(parseFields(fields.collection()).scale, 2.F);
+    EXPECT_EQ(MaskConfig::parse(fields.collection()).scale, 2.F);
 }
 
-TEST(ParseFields, RefusesAndNamesTheField)
+TEST(MaskConfig, RefusesAndNamesTheField)
 {
     struct Case
     {
@@ -126,8 +126,8 @@ TEST(ParseFields, RefusesAndNamesTheField)
         {Fields().number("scale", PluginFieldType::kFLOAT32, two, sizeof(two), 2),
             "field 'scale': holds 2 values; give one"},
         {Fields().number("scale", PluginFieldType::kFLOAT32, two, 0, 0), "field 'scale': holds 0 values; give one"},
-        {Fields().float32("softcap", -1.F), "field 'softcap': is negative or not finite; 0 turns it off"},
-        {Fields().float32("softcap", std::nanf("")), "field 'softcap': is negative or not finite; 0 turns it off"},
+        {Fields().float32("softcap", -1.F), "field 'softcap': is negative; 0 turns it off"},
+        {Fields().float32("softcap", std::nanf("")), "field 'softcap': is not finite"},
         {Fields().float32("window_left", 1.F), "field 'window_left': is not an integer"},
         {Fields().int32("window_left", -2),
             "field 'window_left': -2 is not -1 (unbounded) or a number of keys below 2^31"},
@@ -141,22 +141,22 @@ TEST(ParseFields, RefusesAndNamesTheField)
     }
 }
 
-TEST(ParseFields, RefusesBrokenFields)
+TEST(MaskConfig, RefusesBrokenFields)
 {
     nvinfer1::PluginField const unnamed(nullptr, nullptr, PluginFieldType::kFLOAT32, 1);
     nvinfer1::PluginFieldCollection const withoutName{1, &unnamed};
-    EXPECT_THROW(parseFields(&withoutName), std::invalid_argument);
+    EXPECT_THROW(MaskConfig::parse(&withoutName), std::invalid_argument);
     nvinfer1::PluginField const empty("scale", nullptr, PluginFieldType::kFLOAT32, 1);
     nvinfer1::PluginFieldCollection const withoutData{1, &empty};
-    EXPECT_THROW(parseFields(&withoutData), std::invalid_argument);
+    EXPECT_THROW(MaskConfig::parse(&withoutData), std::invalid_argument);
     nvinfer1::PluginField const text("causal", nullptr, PluginFieldType::kCHAR, 4);
     nvinfer1::PluginFieldCollection const withoutText{1, &text};
-    EXPECT_THROW(parseFields(&withoutText), std::invalid_argument);
+    EXPECT_THROW(MaskConfig::parse(&withoutText), std::invalid_argument);
 }
 
-TEST(SerializedConfig, ComesBackAsItWas)
+TEST(MaskConfig, FieldsComeBackAsTheyWere)
 {
-    MaskedSoftmaxConfig config;
+    MaskConfig config;
     config.operands = {Role::kKvLengths, Role::kBias};
     config.scale = 1.F / 3.F;
     config.causal = Causal::kTopLeft;
@@ -164,36 +164,42 @@ TEST(SerializedConfig, ComesBackAsItWas)
     config.windowRight = std::numeric_limits<int32_t>::max();
     config.softcap = 0.1F;
     config.emptyRows = EmptyRows::kUnmasked;
-    for (MaskedSoftmaxConfig const& each : {config, MaskedSoftmaxConfig{}})
+    for (MaskConfig const& each : {config, MaskConfig{}})
     {
-        SerializedConfig const serialized(each);
-        EXPECT_EQ(parseFields(serialized.fields()), each);
+        EXPECT_EQ(MaskConfig::parse(each.fields().collection()), each);
     }
 }
 
-TEST(SerializedConfig, WritesEveryAnnouncedField)
+TEST(OwnedFields, StayWhereTheyAreWhenMoved)
 {
-    SerializedConfig const serialized{MaskedSoftmaxConfig{}};
-    nvinfer1::PluginFieldCollection const& written = *serialized.fields();
-    nvinfer1::PluginFieldCollection const& announced = *fieldNames();
-    ASSERT_EQ(written.nbFields, announced.nbFields);
-    for (int32_t i = 0; i < written.nbFields; ++i)
-    {
-        EXPECT_STREQ(written.fields[i].name, announced.fields[i].name);
-        EXPECT_EQ(written.fields[i].type, announced.fields[i].type);
-        EXPECT_NE(written.fields[i].data, nullptr);
-        EXPECT_GE(written.fields[i].length, 1);
-    }
+    OwnedFields fields;
+    fields.add("text", std::string("short"));
+    fields.add("number", 0.5F);
+    OwnedFields const moved = std::move(fields);
+    nvinfer1::PluginFieldCollection const& collection = *moved.collection();
+    ASSERT_EQ(collection.nbFields, 2);
+    EXPECT_STREQ(static_cast<char const*>(collection.fields[0].data), "short");
+    EXPECT_EQ(collection.fields[0].length, 6); // with its NUL
+    EXPECT_EQ(*static_cast<float const*>(collection.fields[1].data), 0.5F);
+    EXPECT_STREQ(moved.line(), "text=short number=0.5");
 }
 
-TEST(SerializedConfig, TextTellsConfigurationsApart)
+TEST(OwnedFields, AnEmptyTextIsNoEmptyField)
 {
-    MaskedSoftmaxConfig config;
+    OwnedFields fields;
+    fields.add("operands", std::string());
+    EXPECT_EQ(fields.collection()->fields[0].length, 1);
+    EXPECT_STREQ(static_cast<char const*>(fields.collection()->fields[0].data), "");
+}
+
+TEST(OwnedFields, LineTellsConfigurationsApart)
+{
+    MaskConfig config;
     config.scale = 0.1F;
-    MaskedSoftmaxConfig next = config;
+    MaskConfig next = config;
     next.scale = std::nextafter(config.scale, 1.F);
-    EXPECT_STRNE(SerializedConfig(config).text(), SerializedConfig(next).text());
-    EXPECT_STREQ(SerializedConfig(config).text(), SerializedConfig(config).text());
+    EXPECT_STRNE(config.fields().line(), next.fields().line());
+    EXPECT_STREQ(config.fields().line(), config.fields().line());
 }
 
 } // namespace

@@ -2,6 +2,8 @@
 
 #include "log.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -32,14 +34,57 @@ void operator delete(void* memory, size_t) noexcept
 
 namespace attngraft
 {
-//! In place of the kernels: these tests need no GPU.
-cudaError_t launchMaskedSoftmax(MaskedSoftmaxParams const& params, cudaStream_t stream)
+namespace test = plugin::test;
+
+namespace
 {
-    plugin::test::FakeLaunch& fake = plugin::test::fakeLaunch();
+template <typename Params>
+cudaError_t note(test::FakeLaunch<Params>& fake, Params const& params, cudaStream_t stream)
+{
     ++fake.calls;
     fake.params = params;
     fake.stream = stream;
     return fake.answer;
+}
+} // namespace
+
+// In place of the kernels: these tests need no GPU.
+
+cudaError_t launchMaskedSoftmax(MaskedSoftmaxParams const& params, cudaStream_t stream)
+{
+    return note(test::fakeSoftmax(), params, stream);
+}
+
+cudaError_t launchFusedAttention(FusedAttentionParams const& params, cudaStream_t stream)
+{
+    return note(test::fakeAttention(), params, stream);
+}
+
+int attentionVariants(FusedAttentionParams const& params, int32_t* variants, int capacity)
+{
+    if (params.batch * params.heads * params.queries == 0 || params.headSize == test::kUnservedHeadSize)
+    {
+        return 0;
+    }
+    int count = 0;
+    for (int32_t variant : {test::kFirstVariant, test::kVariantForFewQueries, test::kLastVariant})
+    {
+        if (variant == test::kVariantForFewQueries && params.queries > test::kFewQueries)
+        {
+            continue;
+        }
+        if (count < capacity)
+        {
+            variants[count] = variant;
+        }
+        ++count;
+    }
+    return count;
+}
+
+size_t attentionWorkspaceBytes(FusedAttentionParams const& params)
+{
+    return static_cast<size_t>(test::fakeWorkspaceBytes(params.batch, params.heads, params.queries, params.valueSize));
 }
 } // namespace attngraft
 
@@ -129,10 +174,29 @@ nvinfer1::PluginFieldCollection const* Fields::collection()
     return &mCollection;
 }
 
-FakeLaunch& fakeLaunch()
+FakeLaunch<MaskedSoftmaxParams>& fakeSoftmax()
 {
-    static FakeLaunch fake;
+    static FakeLaunch<MaskedSoftmaxParams> fake;
     return fake;
+}
+
+FakeLaunch<FusedAttentionParams>& fakeAttention()
+{
+    static FakeLaunch<FusedAttentionParams> fake;
+    return fake;
+}
+
+void expectAnnounced(nvinfer1::PluginFieldCollection const& announced, nvinfer1::PluginFieldCollection const& written)
+{
+    ASSERT_EQ(announced.nbFields, written.nbFields);
+    for (int32_t i = 0; i < announced.nbFields; ++i)
+    {
+        EXPECT_STREQ(announced.fields[i].name, written.fields[i].name);
+        EXPECT_EQ(announced.fields[i].type, written.fields[i].type);
+        EXPECT_EQ(announced.fields[i].data, nullptr);
+        EXPECT_NE(written.fields[i].data, nullptr);
+        EXPECT_GE(written.fields[i].length, 1);
+    }
 }
 
 int64_t allocationCount()

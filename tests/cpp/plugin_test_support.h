@@ -2,6 +2,7 @@
 #pragma once
 
 #include "config.h"
+#include "fused_attention.h"
 #include "masked_softmax.h"
 
 #include <NvInferRuntime.h>
@@ -40,15 +41,34 @@ private:
     nvinfer1::PluginFieldCollection mCollection{};
 };
 
-//! What launchMaskedSoftmax, which these tests replace, was called with, and what it answers.
+//! What a launch function, which these tests replace, was called with, and what it answers.
+template <typename Params>
 struct FakeLaunch
 {
     int calls{0};
-    MaskedSoftmaxParams params{};
+    Params params{};
     cudaStream_t stream{nullptr};
     cudaError_t answer{cudaSuccess};
 };
-FakeLaunch& fakeLaunch();
+FakeLaunch<MaskedSoftmaxParams>& fakeSoftmax();
+FakeLaunch<FusedAttentionParams>& fakeAttention();
+
+//! The replaced attention kernels have these versions, in this order: one for any sizes, one for few queries, another
+//! for any sizes. None of them serves heads of kUnservedHeadSize.
+constexpr int32_t kFirstVariant = 3;
+constexpr int32_t kVariantForFewQueries = 11;
+constexpr int32_t kLastVariant = 4;
+constexpr int64_t kFewQueries = 16;
+constexpr int64_t kUnservedHeadSize = 13;
+
+//! Scratch memory of the replaced attention kernels.
+constexpr int64_t fakeWorkspaceBytes(int64_t batch, int64_t heads, int64_t queries, int64_t valueSize)
+{
+    return batch * heads * queries * (valueSize + 2) * 4;
+}
+
+//! Expects `announced` to have the names and types of `written`, and nothing in them.
+void expectAnnounced(nvinfer1::PluginFieldCollection const& announced, nvinfer1::PluginFieldCollection const& written);
 
 //! How often memory was allocated by `new` in this program so far.
 int64_t allocationCount();

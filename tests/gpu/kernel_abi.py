@@ -150,6 +150,18 @@ def download(address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarra
     return array
 
 
+@contextmanager
+def guarded_memory(size: int, shift: int = 0) -> Iterator[int]:
+    """`size` poisoned bytes, `shift` bytes away from an alignment of 256, and a check that nothing around them was
+    written. The caller waits for the device."""
+    with device_memory(size + 2 * GUARD_BYTES) as memory:
+        first = memory + GUARD_BYTES + shift
+        yield first
+        before = download(memory, (GUARD_BYTES + shift,), np.dtype(np.uint8))
+        after = download(first + size, (GUARD_BYTES - shift,), np.dtype(np.uint8))
+        assert (before == POISON).all() and (after == POISON).all(), "a write outside a tensor"
+
+
 def masked_softmax(
     scores: np.ndarray,
     config: MaskedSoftmax,
@@ -166,22 +178,16 @@ def masked_softmax(
     """
     item = scores.dtype.itemsize
     with (
-        device_memory(scores.nbytes + 2 * GUARD_BYTES) as source,
-        device_memory(scores.nbytes + 2 * GUARD_BYTES) as sink,
+        guarded_memory(scores.nbytes, input_offset * item) as source,
+        guarded_memory(scores.nbytes, output_offset * item) as separate,
     ):
-        source += GUARD_BYTES + input_offset * item
-        first = sink + GUARD_BYTES + output_offset * item
-        target = source if in_place else first
+        target = source if in_place else separate
         upload(source, scores)
         with _uploaded(operands) as addresses:
             params = make_params(source, target, scores.shape, scores.dtype, config, addresses)
             status = launch(params)
             assert status == 0, f"launch returned CUDA error {status}"
             checked(cudart.cudaDeviceSynchronize())
-        if not in_place:
-            before = download(sink, (GUARD_BYTES + output_offset * item,), np.dtype(np.uint8))
-            after = download(first + scores.nbytes, (GUARD_BYTES - output_offset * item,), np.dtype(np.uint8))
-            assert (before == POISON).all() and (after == POISON).all(), "a write outside the output"
         return download(target, scores.shape, scores.dtype)
 
 

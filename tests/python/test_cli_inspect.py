@@ -40,7 +40,7 @@ def test_inspect_json(data_folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert site["operands"] == ["keep"]
     assert site["window"] == [-1, -1]
     assert site["lowerings"]["softmax"] is None
-    assert site["lowerings"]["attention"] == "not available in this version"
+    assert "probabilities are an output" in site["lowerings"]["attention"]
     assert site["chosen"] == "softmax"
 
 

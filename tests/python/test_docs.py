@@ -34,6 +34,15 @@ def test_contract_lists_every_attribute_with_its_default() -> None:
     assert documented == {name: str(value) for name, value in contract.MaskedSoftmax().attributes().items()}
 
 
+def test_contract_lists_what_fused_attention_has_beyond_that() -> None:
+    documented = {name: cells[0].strip("`") for name, cells in table("contract.md", "own attribute").items()}
+    attributes = {**contract.FusedAttention().attributes()}
+    shared = contract.MaskedSoftmax().attributes()
+    assert documented == {name: str(value) for name, value in attributes.items() if name not in shared}
+    words = (*contract.Layout.SEPARATE, *contract.Layout.PACKED)
+    assert tuple(table("contract.md", "word of `layout`")) == words
+
+
 def test_contract_lists_every_role_and_value() -> None:
     assert tuple(table("contract.md", "role")) == contract.Role.ALL
     assert tuple(table("contract.md", "value of `empty_rows`")) == contract.EmptyRows.ALL

@@ -252,7 +252,6 @@ def test_sites_in_subgraphs() -> None:
     [
         ({"nowhere": "softmax"}, "'nowhere' is not in the model"),
         ({"p": "faster"}, "'faster' is unknown"),
-        ({"p": "attention"}, "not available in this version"),
     ],
 )
 def test_wrong_choices(choices: dict, message: str) -> None:
@@ -263,8 +262,9 @@ def test_wrong_choices(choices: dict, message: str) -> None:
 
 def test_a_site_that_cannot_be_lowered_is_refused_with_its_reason() -> None:
     model = attention("s = MatMul(q, kt) p = Softmax<axis = -1>(s)", dtype="double")
-    with pytest.raises(RewriteError, match="float64"):
-        lower_model(model, match_model(model), {"p": "softmax"})
+    for lowering in ("softmax", "attention"):
+        with pytest.raises(RewriteError, match=f"{lowering}.*float64"):
+            lower_model(model, match_model(model), {"p": lowering})
 
 
 def test_choices() -> None:
@@ -278,8 +278,8 @@ def test_choices() -> None:
     assert choose_lowerings(plain, "softmax") == ({"p": "softmax"}, {})
     assert choose_lowerings(plain, "keep")[0] == {"p": "keep"}
     assert choose_lowerings(plain, "native") == ({"p": "native"}, {})
-    with pytest.raises(RewriteError, match="not in this version"):
-        choose_lowerings(plain, "attention")
+    choices, reasons = choose_lowerings(plain, "attention")
+    assert choices == {"p": "attention"} and "layout bhsd" in reasons["p"]
     with pytest.raises(RewriteError, match="unknown"):
         choose_lowerings(plain, "best")
 

@@ -11,9 +11,11 @@ import onnx
 import pytest
 from attngraft.match import MaskPart, ModelSites, OtherSoftmax, Scale, Site, WholeSite, inline_attention, match_model
 from attngraft.match.records import LOWERINGS
+from attention_models import MOVED
 from chain_models import FORMS, attention
 from onnx import ModelProto
 from rare_forms import RARE_FORMS
+from test_lower_attention import REFUSED as NO_ATTENTION
 from test_local_functions import function_of_another_opset, spread, twice
 from test_match_attention_or_not import FORMS as UNUSUAL
 from test_match_fused import EXACT, REFUSED
@@ -126,6 +128,8 @@ def records() -> dict[str, ModelSites]:
         **{f"unusual: {name}": model for name, (model, _) in UNUSUAL.items()},
         **{f"fused: {name}": model for name, model in {**EXACT, **REFUSED}.items()},
         **OTHERS,
+        **{f"moved: {name}": form.model() for name, form in MOVED.items()},
+        **{f"no attention: {name}": model for name, (model, _) in NO_ATTENTION.items()},
         "function of another opset": function_of_another_opset(),
     }
     return {name: match_model(model) for name, model in models.items()}
@@ -140,13 +144,15 @@ def reasons(found: dict[str, ModelSites]) -> set[str]:
     sites = [site for sites in found.values() for site in sites.sites]
     given = {reason for site in sites for reason in site.lowerings.values() if reason is not None}
     given |= {site.scale.note for site in sites if site.scale.note is not None}
+    given |= {phrase for site in sites if site.attention is not None for phrase in site.attention.outside}
     return given | {other.reason for sites in found.values() for other in sites.others}
 
 
 def phrases_in_source() -> set[str]:
     """The texts of three words and more in matching's code, docstrings aside: its reasons."""
     texts: set[str] = set()
-    for file in Path(attngraft.match.__file__).parent.glob("*.py"):
+    folder = Path(attngraft.match.__file__).parent
+    for file in (*folder.glob("*.py"), *folder.glob("attention/*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
@@ -181,6 +187,7 @@ def check_site(name: str, site: Site) -> None:
     assert set(site.lowerings) == set(LOWERINGS), name
     assert site.lowerings["keep"] is None
     assert (site.whole is None) == (site.lowerings["native"] is not None), name
+    assert (site.attention is None) == (site.lowerings["attention"] is not None), name
     assert isinstance(site.scale, Scale)
     if site.lowerings["softmax"] is None:
         assert site.config is not None
@@ -190,6 +197,10 @@ def check_site(name: str, site: Site) -> None:
         assert isinstance(site.whole, WholeSite)
         assert all((site.whole.query, site.whole.key, site.whole.values, site.whole.context)), name
         assert site.rank is not None, name
+    if site.attention is not None:
+        form = site.attention
+        assert len(form.tensors) == len(form.config.tensor_names) and all(form.tensors) and form.context, name
+        assert form.config.operands == tuple(dict.fromkeys(mask.role for mask in form.masks)), name
     for mask in (*site.masks, *site.source_masks):
         assert isinstance(mask, MaskPart)
         assert mask.form in ("add", "add-where", "where"), name

@@ -8,6 +8,7 @@ from build_support import run_python
 from attngraft.plugin_library import plugin_library
 
 TENSORRTS = ("tensorrt_lean", "tensorrt_rtx")
+CREATORS = ["FusedAttention", "MaskedSoftmax"]
 
 # Steps: I import TensorRT, L registry.load_library, D dlopen, U registry.deregister_library of the last handle.
 REGISTER = """
@@ -28,8 +29,9 @@ for step in steps:
 print(json.dumps({
     "handles": [handle is not None for handle in handles],
     "creators": [
-        [(c.name, c.plugin_version, c.plugin_namespace) for c in registry.all_creators].count(
-            ("MaskedSoftmax", "1", "attngraft"))
+        sorted(c.name for c in registry.all_creators
+               if c.name in ("FusedAttention", "MaskedSoftmax")
+               and (c.plugin_version, c.plugin_namespace) == ("1", "attngraft"))
         for registry in registries
     ],
 }))
@@ -43,23 +45,23 @@ def register(modules: tuple[str, ...], steps: str) -> dict:
 @pytest.mark.parametrize("tensorrt", TENSORRTS)
 @pytest.mark.parametrize("steps", ["IL", "IDL", "ILD", "DIL", "ILUL", "IDLU"])
 def test_every_order_registers_once(tensorrt: str, steps: str) -> None:
-    assert register((tensorrt,), steps) == {"handles": [True], "creators": [1]}
+    assert register((tensorrt,), steps) == {"handles": [True], "creators": [CREATORS]}
 
 
 @pytest.mark.parametrize("tensorrt", TENSORRTS)
 def test_dlopen_alone_registers(tensorrt: str) -> None:
-    assert register((tensorrt,), "ID") == {"handles": [], "creators": [1]}
+    assert register((tensorrt,), "ID") == {"handles": [], "creators": [CREATORS]}
 
 
 @pytest.mark.parametrize("tensorrt", TENSORRTS)
-def test_deregistering_removes_the_creator(tensorrt: str) -> None:
-    assert register((tensorrt,), "ILU") == {"handles": [True], "creators": [0]}
+def test_deregistering_removes_the_creators(tensorrt: str) -> None:
+    assert register((tensorrt,), "ILU") == {"handles": [True], "creators": [[]]}
 
 
 @pytest.mark.parametrize("steps", ["IL", "ID", "IDL", "ILD"])
 def test_two_tensorrts_in_one_process(steps: str) -> None:
     registered = register(TENSORRTS, steps)
-    assert registered["creators"] == [1, 1]
+    assert registered["creators"] == [CREATORS, CREATORS]
     assert all(registered["handles"])
 
 
@@ -69,23 +71,41 @@ import numpy as np
 tensorrt = importlib.import_module(sys.argv[1])
 registry = tensorrt.get_plugin_registry()
 registry.load_library(sys.argv[2])
-creator = registry.get_creator("MaskedSoftmax", "1", "attngraft")
 Type = tensorrt.PluginFieldType
-def create(*fields):
+def create(operator, *fields):
     collection = tensorrt.PluginFieldCollection([tensorrt.PluginField(*field) for field in fields])
+    creator = registry.get_creator(operator, "1", "attngraft")
     return creator.create_plugin("layer", collection, tensorrt.TensorRTPhase.BUILD) is not None
+mask = [("operands", b"bias,kv_lengths", Type.CHAR), ("scale", np.float32([0.125]), Type.FLOAT32),
+        ("window_left", np.int32([64]), Type.INT32), ("causal", b"top_left", Type.CHAR)]
+heads = [("heads", np.int32([12]), Type.INT32), ("kv_heads", np.int32([4]), Type.INT32)]
 print(json.dumps({
-    "fields": sorted(field.name for field in creator.field_names),
-    "good": create(
-        ("operands", b"bias,kv_lengths", Type.CHAR), ("scale", np.float32([0.125]), Type.FLOAT32),
-        ("window_left", np.int32([64]), Type.INT32), ("causal", b"top_left", Type.CHAR)),
-    "bad": create(("scale", np.float32([1, 2]), Type.FLOAT32)),
+    "fields": {
+        operator: sorted(field.name for field in registry.get_creator(operator, "1", "attngraft").field_names)
+        for operator in ("FusedAttention", "MaskedSoftmax")
+    },
+    "good": [
+        create("MaskedSoftmax", *mask),
+        create("FusedAttention", *mask, *heads, ("layout", b"bsd", Type.CHAR)),
+    ],
+    "bad": [
+        create("MaskedSoftmax", ("scale", np.float32([1, 2]), Type.FLOAT32)),
+        create("FusedAttention", ("layout", b"bsd", Type.CHAR)),
+    ],
 }))
 """
+
+MASK_FIELDS = ["causal", "empty_rows", "operands", "scale", "softcap", "window_left", "window_right"]
 
 
 @pytest.mark.parametrize("tensorrt", TENSORRTS)
 def test_creates_plugins_from_fields(tensorrt: str) -> None:
     created = run_python(CREATE, tensorrt, plugin_library())
-    expected = ["causal", "empty_rows", "operands", "scale", "softcap", "window_left", "window_right"]
-    assert created == {"fields": expected, "good": True, "bad": False}
+    assert created == {
+        "fields": {
+            "FusedAttention": sorted([*MASK_FIELDS, "exact", "heads", "kv_heads", "layout"]),
+            "MaskedSoftmax": MASK_FIELDS,
+        },
+        "good": [True, True],
+        "bad": [False, False],
+    }

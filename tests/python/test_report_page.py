@@ -82,6 +82,14 @@ def test_equal_sites_are_drawn_once_before_and_after(written: Write) -> None:
         assert f">{words}</text>" in before and f">{words}</text>" in after
 
 
+def test_fused_attention_is_drawn_with_what_it_reads(written: Write) -> None:
+    text = page(written(encoder_model(layers=1)), "attention")
+    _, after = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert "FusedAttention</text>" in after and "layout bsd" in after and "Transpose" not in after
+    for words in ("query", "key", "values", "context"):
+        assert f">{words}</text>" in after
+
+
 def test_a_kept_site_is_drawn_once(written: Write) -> None:
     text = page(written(encoder_model()), "keep")
     assert text.count("<svg") == 1

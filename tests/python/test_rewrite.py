@@ -104,9 +104,10 @@ def test_progress_is_told(written: Write, tmp_path: Path) -> None:
     assert all("\n" not in message for message in messages)
 
 
-def test_later_lowerings_are_refused(written: Write, tmp_path: Path) -> None:
-    with pytest.raises(RewriteError, match="not in this version"):
-        rewrite_model(written(FORMS["mul"].model()), tmp_path / "out.onnx", lower="attention")
+def test_a_lowering_that_no_site_can_take_is_refused(written: Write, tmp_path: Path) -> None:
+    doubles = attention("s = MatMul(q, kt) p = Softmax<axis = -1>(s)", dtype="double")
+    with pytest.raises(RewriteError, match="float64.*no attention site"):
+        rewrite_model(written(doubles), tmp_path / "out.onnx", lower="attention")
     assert not (tmp_path / "out.onnx").exists()
 
 

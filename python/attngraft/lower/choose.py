@@ -6,7 +6,7 @@ from attngraft.errors import RewriteError
 from attngraft.lower.native import native_obstacle
 from attngraft.lower.rules import FUSED, NATIVE, judge
 from attngraft.lower.target import Target
-from attngraft.match.records import LOWERINGS, ModelSites, Site
+from attngraft.match.records import LOWERINGS, AttentionForm, ModelSites, Site
 from attngraft.onnx_graph import HALF_NAMES
 
 __all__ = ["AUTO", "choose_lowerings"]
@@ -28,12 +28,10 @@ def choose_lowerings(
     """Lowering by site name, and by site name the reason: for each site that stays as it is, and for what `auto` chose.
 
     `lower` is "auto" or one of LOWERINGS; `target` the TensorRT aimed at, None for any. Raises RewriteError for a
-    lowering that this version does not have, and for one asked for that none of the sites can take.
+    lowering that does not exist, and for one asked for that none of the sites can take.
     """
     if lower not in (AUTO, *LOWERINGS):
         raise RewriteError(f"lowering {lower!r} is unknown; choose one of {', '.join((AUTO, *LOWERINGS))}")
-    if lower == "attention":
-        raise RewriteError(f"lowering {lower!r} is not in this version; choose auto, keep, native or softmax")
     choices: dict[str, str] = {}
     reasons: dict[str, str] = {}
     leak = next((site.name for site in sites.sites if _ends_a_leak(site, target)), None)
@@ -41,7 +39,7 @@ def choose_lowerings(
         choices[site.name], reason = _choose(site, lower, target, leak)
         if reason is not None:
             reasons[site.name] = reason
-    if lower in ("softmax", "native") and sites.sites and lower not in choices.values():
+    if lower in ("softmax", "native", "attention") and sites.sites and lower not in choices.values():
         first = sites.sites[0]
         raise RewriteError(
             f"{first.name}: {_obstacle(first, lower)}; no attention site of this model can take --lower {lower}, "
@@ -63,7 +61,17 @@ def _choose(site: Site, lower: str, target: Target | None, leak: str | None) -> 
     if lower == AUTO:
         return _by_rules(site, target, leak)
     obstacle = _obstacle(site, lower)
-    return (lower, None) if obstacle is None else ("keep", f"kept: {obstacle}")
+    if obstacle is not None:
+        return "keep", f"kept: {obstacle}"
+    return lower, _form_text(site.attention) if lower == "attention" else None
+
+
+def _form_text(form: AttentionForm | None) -> str | None:
+    """What a fused node reads, and what stays around it."""
+    if form is None:
+        return None
+    left = f"; outside stay: {', '.join(form.outside)}" if form.outside else ""
+    return f"attention in place, layout {form.config.layout}{left}"
 
 
 def _obstacle(site: Site, lower: str) -> str | None:

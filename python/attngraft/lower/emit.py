@@ -50,14 +50,23 @@ class Emitter:
         self._anchor = anchor
         self._prefix = prefix
 
-    def node(self, op_type: str, *inputs: str, output: str | None = None, **attributes: object) -> str:
+    def node(
+        self,
+        op_type: str,
+        *inputs: str,
+        output: str | None = None,
+        domain: str = "",
+        overload: str = "",
+        **attributes: object,
+    ) -> str:
         """Adds a node with one output and returns the output's name. `output` is used as it is if given: the caller
         sees to it that nothing else makes it."""
         name = self._surgery.free_name(f"{self._prefix}/{op_type}")
         made = output if output is not None else self._surgery.free_name(f"{name}_output")
-        self._graph.insert_before(
-            self._anchor, onnx.helper.make_node(op_type, list(inputs), [made], name=name, **attributes)
-        )
+        node = onnx.helper.make_node(op_type, list(inputs), [made], name=name, domain=domain, **attributes)
+        if overload:
+            node.overload = overload
+        self._graph.insert_before(self._anchor, node)
         return made
 
     def rename(self, made: str, name: str) -> None:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from attngraft.contract import CONTRACT_VERSION, DOMAIN, MaskedSoftmax, Role
-from attngraft.lower.onnx_function import masked_softmax_function
+from attngraft.contract import (
+    CONTRACT_VERSION,
+    DOMAIN,
+    FUSED_ATTENTION,
+    MASKED_SOFTMAX,
+    FusedAttention,
+    MaskedSoftmax,
+    Role,
+)
+from attngraft.lower.onnx_function import fused_attention_function, masked_softmax_function
 from attngraft.onnx_graph import default_opset, graph_attributes, walk_graphs
 
 __all__ = ["FunctionTable", "strip_functions"]
@@ -17,26 +25,28 @@ MIN_IR_FOR_OVERLOADS = 10
 """IR version that brought several functions of one name, told apart by `overload` (ONNX 1.16)."""
 
 RANK_ROLES = frozenset({Role.KV_LENGTHS, Role.KV_STARTS})
-"""Operands whose part of the body depends on the scores' rank."""
+"""Operands whose part of MaskedSoftmax's body depends on the scores' rank."""
 
-FunctionKey = tuple[MaskedSoftmax, int, "int | None"]
+FunctionKey = tuple["MaskedSoftmax | FusedAttention", int, "int | None"]
 
 
 class FunctionTable:
-    """One function for each configuration in use. The first has no overload name: most models need no second."""
+    """One function for each configuration in use. The first of an operator has no overload name: most models need no
+    second."""
 
     def __init__(self, model: ModelProto) -> None:
         self._opset = default_opset(model)
         self._overloads: dict[FunctionKey, str] = {}
-        present = [function.overload for function in model.functions if function.domain == DOMAIN]
-        self._number = len(present)
-        self._taken = set(present)
+        self._taken = {(function.name, function.overload) for function in model.functions if function.domain == DOMAIN}
 
-    def overload(self, config: MaskedSoftmax, dtype: int, rank: int | None) -> str:
-        """The overload name of the function for this configuration, element type and (where it matters) rank."""
-        key = (config, dtype, rank if RANK_ROLES & set(config.operands) else None)
+    def overload(self, config: MaskedSoftmax | FusedAttention, dtype: int, rank: int | None = None) -> str:
+        """The overload name of the function for this configuration, element type and (where it matters) rank of the
+        scores."""
+        needs_rank = isinstance(config, MaskedSoftmax) and RANK_ROLES & set(config.operands)
+        key = (config, dtype, rank if needs_rank else None)
         if key not in self._overloads:
-            self._overloads[key] = self._next_name()
+            operator = MASKED_SOFTMAX if isinstance(config, MaskedSoftmax) else FUSED_ATTENTION
+            self._overloads[key] = self._next_name(operator)
         return self._overloads[key]
 
     def add_to(self, model: ModelProto) -> None:
@@ -44,21 +54,24 @@ class FunctionTable:
         if not self._overloads:
             return
         for (config, dtype, rank), name in self._overloads.items():
-            model.functions.append(masked_softmax_function(config, dtype, rank, self._opset, name))
+            if isinstance(config, MaskedSoftmax):
+                model.functions.append(masked_softmax_function(config, dtype, rank, self._opset, name))
+            else:
+                model.functions.append(fused_attention_function(config, dtype, self._opset, name))
         if not any(entry.domain == DOMAIN for entry in model.opset_import):
             model.opset_import.add(domain=DOMAIN, version=CONTRACT_VERSION)
         needs_overloads = any(self._overloads.values())
         needed = MIN_IR_FOR_OVERLOADS if needs_overloads else MIN_IR_FOR_FUNCTIONS
         model.ir_version = max(model.ir_version, needed)
 
-    def _next_name(self) -> str:
-        self._number += 1
-        name = "" if self._number == 1 else f"variant{self._number}"
-        while name in self._taken:
-            self._number += 1
-            name = f"variant{self._number}"
-        self._taken.add(name)
-        return name
+    def _next_name(self, operator: str) -> str:
+        number = 1 + sum(name == operator for name, _ in self._taken)
+        overload = "" if number == 1 else f"variant{number}"
+        while (operator, overload) in self._taken:
+            number += 1
+            overload = f"variant{number}"
+        self._taken.add((operator, overload))
+        return overload
 
 
 def strip_functions(model: ModelProto) -> ModelProto:

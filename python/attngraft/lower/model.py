@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from onnx import ModelProto
 
 from attngraft.errors import RewriteError
+from attngraft.lower.attention import AttentionLowering
 from attngraft.lower.functions import FunctionTable
 from attngraft.lower.narrow import narrow_from
 from attngraft.lower.native import NativeLowering
@@ -29,25 +30,29 @@ def lower_model(
     given model is not changed. Raises RewriteError for an unknown site or lowering, and for a lowering that the site
     cannot take.
     """
-    chosen = _in_node_order(model, _sites_to_lower(sites, choices))
+    chosen = _in_node_order(model, _sites_to_lower(sites, choices), choices)
     surgery = Surgery(model)
     types, opset = TensorTypes(model), default_opset(model)
     softmax = SoftmaxLowering(surgery, types, opset)
     native = NativeLowering(surgery, types, opset, target)
+    attention = AttentionLowering(surgery, types, opset)
     functions = FunctionTable(model)
     for site in chosen:
         if choices[site.name] == "native":
             native.apply(site)
+        elif choices[site.name] == "attention":
+            attention.apply(site, functions.overload(site.attention.config, onnx_dtype(site.whole.dtype)))
         else:
             softmax.apply(site, functions.overload(site.config, onnx_dtype(site.dtype), site.rank))
     lowered = surgery.to_proto()
     functions.add_to(lowered)
-    for dtype, contexts in native.widened_contexts.items():
-        narrow_from(lowered, contexts, dtype)
+    for widened in (native.widened_contexts, attention.widened_contexts):
+        for dtype, contexts in widened.items():
+            narrow_from(lowered, contexts, dtype)
     return lowered
 
 
-def _in_node_order(model: ModelProto, chosen: list[Site]) -> list[Site]:
+def _in_node_order(model: ModelProto, chosen: list[Site], choices: Mapping[str, str]) -> list[Site]:
     """The sites in the order of the nodes behind which they end, so that what one makes is there for the next."""
     places = {
         (path, output): place
@@ -55,8 +60,14 @@ def _in_node_order(model: ModelProto, chosen: list[Site]) -> list[Site]:
         for place, node in enumerate(graph.node)
         for output in node.output
     }
-    ends = {site.name: site.whole.context if site.whole else site.probabilities for site in chosen}
-    return sorted(chosen, key=lambda site: places[site.graph, ends[site.name]])
+    return sorted(chosen, key=lambda site: places[site.graph, _end(site, choices[site.name])])
+
+
+def _end(site: Site, lowering: str) -> str:
+    """The tensor in front of whose node a lowering puts its own."""
+    if lowering == "attention" and site.attention is not None:
+        return site.attention.context
+    return site.whole.context if site.whole is not None else site.probabilities
 
 
 def _sites_to_lower(sites: ModelSites, choices: Mapping[str, str]) -> list[Site]:

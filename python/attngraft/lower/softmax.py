@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import onnx
 
-from attngraft.contract import DOMAIN, MASKED_SOFTMAX, PLUGIN_VERSION
+from attngraft.contract import DOMAIN, MASKED_SOFTMAX
 from attngraft.lower.emit import Constants, Emitter
-from attngraft.lower.mask_forms import as_condition, shaped
-from attngraft.lower.onnx_function import PLUGIN_ATTRIBUTES
+from attngraft.lower.onnx_function import PLUGIN_IDENTITY
+from attngraft.lower.operands import Operands
 from attngraft.lower.surgery import EditedGraph, EditedNode, Surgery
 from attngraft.lower.tensor_types import TensorTypes
-from attngraft.match.records import MaskPart, Site
+from attngraft.match.records import Site
 
 __all__ = ["SoftmaxLowering"]
 
 
 class SoftmaxLowering:
-    """Lowers sites one after the other in node order; operands that are no tensors of the model are made once and
-    shared."""
+    """Lowers sites one after the other in node order."""
 
     def __init__(self, surgery: Surgery, types: TensorTypes, opset: int) -> None:
         self._surgery = surgery
-        self._types = types
         self._opset = opset
         self._constants = Constants(surgery)
-        self._made: dict[tuple[str, MaskPart], str] = {}
+        self._operands = Operands(types)
 
     def apply(self, site: Site, overload: str) -> None:
         """Puts the node in the site's place, with the function of that `overload` as its body; the name of its output
@@ -33,11 +31,10 @@ class SoftmaxLowering:
         anchor = graph.maker(site.probabilities)
         prefix = f"{site.name}/{MASKED_SOFTMAX}"
         emit = Emitter(self._surgery, self._constants, graph, anchor, prefix, self._opset)
-        operands = [self._operand(emit, site.graph, mask) for mask in site.masks]
+        operands = [self._operands.tensor(emit, site.graph, mask) for mask in site.masks]
         name = graph.maker(site.node).proto.name
         bypassed = _bypass(graph, site)
         graph.release(anchor, anchor.outputs.index(site.probabilities))
-        values = (PLUGIN_VERSION, DOMAIN)
         node = onnx.helper.make_node(
             MASKED_SOFTMAX,
             [site.scores, *operands],
@@ -45,27 +42,13 @@ class SoftmaxLowering:
             name=name or self._surgery.free_name(f"{MASKED_SOFTMAX}_{site.probabilities}"),
             domain=DOMAIN,
             **site.config.attributes(),
-            **dict(zip(PLUGIN_ATTRIBUTES, values, strict=True)),
+            **PLUGIN_IDENTITY,
         )
         if overload:
             node.overload = overload
         graph.insert_before(anchor, node)
         for dead in (anchor, *bypassed):
             graph.remove_if_dead(dead)
-
-    def _operand(self, emit: Emitter, path: str, mask: MaskPart) -> str:
-        """The tensor for a mask: the model's own, inverted, summed of several, or shaped to broadcast."""
-        operand = mask.tensors[0]
-        if not (mask.invert or mask.unsqueeze or mask.split_heads) and len(mask.tensors) == 1:
-            return operand
-        key = (path, mask)
-        if key not in self._made:
-            if mask.invert:
-                operand = emit.node("Not", as_condition(emit, operand, self._types))
-            for name in mask.tensors[1:]:
-                operand = emit.node("Add", operand, name)
-            self._made[key] = shaped(emit, operand, mask)
-        return self._made[key]
 
 
 def _bypass(graph: EditedGraph, site: Site) -> list[EditedNode]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from onnx import NodeProto, TensorProto
 
 from attngraft.contract import CausalMode, EmptyRows, Role
+from attngraft.match.attention import MaskReading, attention_form
 from attngraft.match.operators import attribute
-from attngraft.match.records import MaskPart, Scale, Site, WholeSite
-from attngraft.match.softmax import NOT_IN_THIS_VERSION
+from attngraft.match.records import AttentionForm, MaskPart, Scale, Site, WholeSite
 from attngraft.match.understood import Understood, understand_masks
 from attngraft.onnx_graph import GraphView, dtype_name, node_label
 
@@ -73,15 +73,18 @@ def match_fused(view: GraphView, node: NodeProto, path: str) -> Site:
     shape, dtype = view.shape(node.input[0]), view.dtype(node.input[0])
     shapes = _shapes(view, node)
     scale = attribute(node, "scale")
+    config = None
+    attention: AttentionForm | str = reason or ""
+    if whole is not None:
+        config = understood.config(whole.scale, whole.softcap, understood.empty_rows or EmptyRows.ZEROS)
+        attention = attention_form(view, whole, MaskReading.of(config, understood.masks), len(shape or ()))
     return Site(
         name=node_label(node),
         graph=path,
         node=node.output[0],
         scores="",
         probabilities="",
-        config=None
-        if whole is None
-        else understood.config(whole.scale, whole.softcap, understood.empty_rows or EmptyRows.ZEROS),
+        config=config,
         masks=understood.masks,
         scale=Scale() if scale is None else Scale(float(scale), ("attribute",)),
         bypasses=(),
@@ -97,12 +100,13 @@ def match_fused(view: GraphView, node: NodeProto, path: str) -> Site:
             "keep": None,
             "softmax": f"{node.op_type} is one fused operator: there is no softmax in the graph to replace",
             "native": reason,
-            "attention": NOT_IN_THIS_VERSION,
+            "attention": attention if isinstance(attention, str) else None,
         },
         source_masks=masks,
         whole=whole,
         widened=_widened(node, dtype),
         operator=f"{RUNTIME_DOMAIN}::{node.op_type}" if node.domain == RUNTIME_DOMAIN else node.op_type,
+        attention=None if isinstance(attention, str) else attention,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from attngraft.contract import DOMAIN, MASKED_SOFTMAX
+from attngraft.contract import DOMAIN, FUSED_ATTENTION, MASKED_SOFTMAX
 from attngraft.match.fused import is_fused_attention, match_fused
 from attngraft.match.normaliser import find_normaliser
 from attngraft.match.operators import is_standard
@@ -55,8 +55,8 @@ def _views(
 
 
 def _match_node(view: GraphView, node: NodeProto, path: str, opset: int) -> Site | OtherSoftmax | None:
-    if node.domain == DOMAIN and node.op_type == MASKED_SOFTMAX:
-        return OtherSoftmax(node_label(node), path, f"it is {DOMAIN}::{MASKED_SOFTMAX} already")
+    if node.domain == DOMAIN and node.op_type in (MASKED_SOFTMAX, FUSED_ATTENTION):
+        return OtherSoftmax(node_label(node), path, f"it is {DOMAIN}::{node.op_type} already")
     if is_fused_attention(node):
         return match_fused(view, node, path)
     normaliser = find_normaliser(view, node, opset)
@@ -92,7 +92,7 @@ def _in_function(record: Site | OtherSoftmax, reason: str) -> Site | OtherSoftma
     if isinstance(record, OtherSoftmax):
         return record
     lowerings = dict.fromkeys(record.lowerings, reason) | {"keep": None}
-    return replace(record, config=None, whole=None, lowerings=lowerings)
+    return replace(record, config=None, whole=None, attention=None, lowerings=lowerings)
 
 
 def _with_unique_names(found: list[Site | OtherSoftmax]) -> list[Site | OtherSoftmax]:

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attngraft.contract import CausalMode, MaskedSoftmax, Role
+from attngraft.contract import CausalMode, FusedAttention, MaskedSoftmax, Role
 
-__all__ = ["LOWERINGS", "Bypass", "MaskPart", "ModelSites", "OtherSoftmax", "Scale", "Site", "WholeSite"]
+__all__ = [
+    "LOWERINGS",
+    "AttentionForm",
+    "Bypass",
+    "MaskPart",
+    "ModelSites",
+    "OtherSoftmax",
+    "Scale",
+    "Site",
+    "WholeSite",
+]
 
 LOWERINGS = ("keep", "softmax", "native", "attention")
 """What a site can become, in the order in which reports show it."""
@@ -114,6 +124,33 @@ class WholeSite:
 
 
 @dataclass(frozen=True)
+class AttentionForm:
+    """A site as one FusedAttention node, with what moves data around it absorbed as far as the graph proves it.
+
+    tensors  what the node reads as config.tensor_names, in config.layout: the site's operands, or tensors of which
+             these are views.
+    context  the tensor that the node makes: the site's context, or one that is only a view of it.
+    config   the contract's configuration.
+    masks    what becomes the operands, in the order of config.operands; they broadcast to scores [B, H, Sq, Sk].
+             Several biases are summed; a bias of the form "where" is 0 or its fill.
+    transpose_key
+             whether the last two dimensions of the tensor for `k` are to be exchanged first.
+    split_context
+             number of heads by which the node's output [B, S, H * D] is to be split, for `context` is [B, S, H, D]; 0:
+             not at all.
+    outside  what stays around the node, a phrase each.
+    """
+
+    tensors: tuple[str, ...]
+    context: str
+    config: FusedAttention
+    masks: tuple[MaskPart, ...] = ()
+    transpose_key: bool = False
+    split_context: int = 0
+    outside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Site:
     """One attention softmax.
 
@@ -128,6 +165,7 @@ class Site:
                     nearest to the product first: with these tensors and fills the original arithmetic is repeated.
     whole           the site from Q, K and V to the context; None when something lies between that no lowering has words
                     for, or nothing multiplies the values; lowerings["native"] says what.
+    attention       the site as one FusedAttention node; None when lowerings["attention"] says why there is none.
     operator        what normalises the scores: "Softmax", "LogSoftmax" (with an Exp behind it), "by hand" (exponentials
                     and their sum), or the fused node's operator, with its domain where that is not ONNX's own
                     ("Attention", "com.microsoft::MultiHeadAttention").
@@ -165,6 +203,7 @@ class Site:
     whole: WholeSite | None = None
     widened: bool = False
     operator: str = "Softmax"
+    attention: AttentionForm | None = None
 
 
 @dataclass(frozen=True)

@@ -7,23 +7,23 @@ import math
 from onnx import NodeProto, TensorProto
 
 from attngraft.contract import MAX_RANK, MIN_RANK, SCORE_DTYPES, EmptyRows, Role
+from attngraft.match.attention import MaskReading, attention_form, with_masks_above
+from attngraft.match.ascent import ascend
 from attngraft.match.chain import Chain, climb
 from attngraft.match.layout import head_layout
 from attngraft.match.mask import holds_mask
 from attngraft.match.normaliser import Normaliser
-from attngraft.match.operators import axis_is_last, is_product
+from attngraft.match.operators import axis_is_last, is_product, is_standard
 from attngraft.match.paths import find_pooling_product, find_product, find_values_product, is_factorised
 from attngraft.match.probabilities import Probabilities, probabilities_behind
-from attngraft.match.records import Bypass, OtherSoftmax, Scale, Site
+from attngraft.match.records import AttentionForm, Bypass, OtherSoftmax, Scale, Site
 from attngraft.match.scale import combine_scales, operand_scales
 from attngraft.match.sizes import known_rank
 from attngraft.match.understood import Understood, understand_masks
 from attngraft.match.whole import WholeReading, read_whole
 from attngraft.onnx_graph import HALF_TYPES, GraphView, dtype_name, node_label
 
-__all__ = ["NOT_IN_THIS_VERSION", "match_softmax"]
-
-NOT_IN_THIS_VERSION = "not available in this version"
+__all__ = ["match_softmax"]
 
 
 def match_softmax(view: GraphView, normaliser: Normaliser, path: str) -> Site | OtherSoftmax:
@@ -55,13 +55,17 @@ def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto
     reason = normaliser.obstacle or _axis_reason(normaliser, shape) or _type_reason(view, chain, dtype)
     empty_rows = _empty_rows(chain, normaliser, understood)
     layout = head_layout(view, product)
+    config = understood.config(scale.value, chain.softcap, empty_rows) if reason is None else None
+    softmax = reason if config is None else MaskReading.of(config, understood.masks)
+    attention = _attention(view, product, candidates, chain, reading, softmax, rank, stable=normaliser.stable)
+    attention_reason = attention if isinstance(attention, str) else None
     return Site(
         name=node_label(normaliser.node),
         graph=path,
         node=normaliser.node.output[0],
         scores=chain.scores,
         probabilities=behind.tensor,
-        config=understood.config(scale.value, chain.softcap, empty_rows) if reason is None else None,
+        config=config,
         masks=understood.masks,
         scale=scale,
         bypasses=bypasses,
@@ -73,12 +77,44 @@ def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto
         layout=layout.layout,
         consumers=tuple(node_label(reader) for reader in view.readers(behind.tensor)),
         is_output=behind.tensor in view.outputs,
-        lowerings={"keep": None, "softmax": reason, "native": reading.reason, "attention": NOT_IN_THIS_VERSION},
+        lowerings={"keep": None, "softmax": reason, "native": reading.reason, "attention": attention_reason},
         source_masks=reading.masks,
         whole=reading.whole,
         widened=reading.widened or chain.widened,
         operator=normaliser.operator,
+        attention=attention if attention_reason is None else None,
     )
+
+
+def _attention(
+    view: GraphView,
+    product: NodeProto,
+    candidates: list[Probabilities],
+    chain: Chain,
+    reading: WholeReading,
+    softmax: MaskReading | str,
+    rank: int | None,
+    *,
+    stable: bool,
+) -> AttentionForm | str:
+    """The whole site as one node, or the reason why it cannot be one. `softmax` is how far the softmax lowering
+    reads the masks, or why it reads none; `stable`: whether the softmax subtracts its maximum."""
+    if reading.whole is None:
+        return reading.reason or ""
+    if any(each.tensor in view.outputs for each in candidates):
+        return "the probabilities are an output, which a fused attention does not give"
+    readers = [node for node in view.readers(candidates[-1].tensor) if not is_standard(node, "Shape")]
+    if len(readers) > 1:
+        return f"the probabilities are read by {len(readers)} nodes"
+    operand_rank = known_rank(view, reading.whole.query) or rank
+    if isinstance(softmax, str):  # transposed scores are no obstacle here
+        masks: MaskReading | str = softmax if reading.masks else MaskReading()
+    elif operand_rank != rank:  # heads are merged with the batch behind the product
+        masks = with_masks_above(view, MaskReading(), reading.masks, stable=stable)
+    else:
+        above = ascend(view, chain.scores, product)
+        masks = above.obstacle or with_masks_above(view, softmax, above.masks, stable=stable)
+    return masks if isinstance(masks, str) else attention_form(view, reading.whole, masks, operand_rank)
 
 
 def _factorised(view: GraphView, normaliser: Normaliser, path: str) -> Site:
@@ -104,7 +140,7 @@ def _factorised(view: GraphView, normaliser: Normaliser, path: str) -> Site:
         layout=None,
         consumers=tuple(node_label(reader) for reader in view.readers(normaliser.probabilities)),
         is_output=normaliser.probabilities in view.outputs,
-        lowerings={"keep": None, "softmax": reason, "native": reason, "attention": NOT_IN_THIS_VERSION},
+        lowerings={"keep": None, "softmax": reason, "native": reason, "attention": reason},
         operator=normaliser.operator,
     )
 

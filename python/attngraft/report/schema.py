@@ -7,7 +7,7 @@ from typing import Any
 
 from attngraft.contract import CausalMode
 from attngraft.engine.fusion import SiteFusion
-from attngraft.match.records import MaskPart, Site
+from attngraft.match.records import AttentionForm, MaskPart, Site
 from attngraft.report.records import Inspection
 
 __all__ = ["inspection_json"]
@@ -63,6 +63,7 @@ def _site_json(inspection: Inspection, site: Site, fused: SiteFusion | None) -> 
         "guard": site.guard,
         "softmax_in_float32": site.widened,
         "probabilities_are_output": site.is_output,
+        "attention": None if site.attention is None else _attention_json(site.attention),
         "lowerings": dict(site.lowerings),
         "chosen": inspection.choices[site.name],
         "reason": inspection.reasons.get(site.name),
@@ -70,6 +71,16 @@ def _site_json(inspection: Inspection, site: Site, fused: SiteFusion | None) -> 
     if fused is not None:
         entry["fused"] = {"fused": fused.fused, "kernel": fused.kernel or None, "note": fused.note or None}
     return entry
+
+
+def _attention_json(form: AttentionForm) -> dict[str, Any]:
+    config = form.config
+    return {
+        "layout": config.layout,
+        "heads": config.heads or None,
+        "kv_heads": config.kv_heads or None,
+        "outside": list(form.outside),
+    }
 
 
 def _mask_json(mask: MaskPart) -> dict[str, Any]:

@@ -141,8 +141,10 @@ class _Walk:
         return found
 
     def _find_result(self, graph: GraphProto) -> str:
+        form = self._site.attention
         if self._site.whole is not None:
-            return self._site.whole.context
+            context = self._site.whole.context
+            return context if form is None or context in self._makers else form.context
         moved = {self._site.probabilities or self._site.node}
         for node in graph.node:
             if _kind(node) == "product" and not moved.isdisjoint(node.input):
@@ -240,6 +242,10 @@ def _operand_roles(site: Site) -> dict[str, str]:
     for mask in (*site.masks, *site.source_masks):
         for name in mask.tensors:
             roles.setdefault(name, mask.role if mask.role != "keep" else "mask")
+    if site.attention is not None:
+        tensors = site.attention.tensors
+        names = ("query", "key", "values") if len(tensors) > 1 else ("query, key, values",)
+        roles |= dict(zip(tensors, names, strict=True))
     if site.whole is not None:
         roles |= {site.whole.values: "values", site.whole.key: "key", site.whole.query: "query"}
     return roles

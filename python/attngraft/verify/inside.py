@@ -29,8 +29,13 @@ def inside_tensors(model: ModelProto, sites: Iterable[Site]) -> tuple[str, ...]:
     inside = (tensor for tensor in model.graph.initializer if tensor.data_location != TensorProto.EXTERNAL)
     if sum(map(stored_bytes, inside)) > MAX_STORED_BYTES:
         return ()
-    found = dict.fromkeys(site.whole.context for site in sites if site.whole is not None and not site.graph)
-    return tuple(name for name in found if name not in {value.name for value in model.graph.output})
+    outputs = {value.name for value in model.graph.output}
+    found: dict[str, None] = {}
+    for site in sites:
+        # A fused node may make no other form of the context than this one.
+        ends = (form.context for form in (site.attention, site.whole) if form is not None and not site.graph)
+        found |= dict.fromkeys([name for name in ends if name not in outputs][:1])
+    return tuple(found)
 
 
 def made_in(model: ModelProto, names: Iterable[str]) -> tuple[str, ...]:

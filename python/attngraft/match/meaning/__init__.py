@@ -4,7 +4,17 @@ Comes in: a graph and the name of an additive mask or of a condition. Goes out: 
 input, or None when the graph does not prove one.
 """
 
-from attngraft.match.meaning.read import read_condition, read_dims, read_mask
+from attngraft.match.meaning.polynomials import Polynomial
+from attngraft.match.meaning.read import constant_integers, read_condition, read_dims, read_mask, slice_bounds
 from attngraft.match.meaning.records import MaskMeaning, PaddingMask
 
-__all__ = ["MaskMeaning", "PaddingMask", "read_condition", "read_dims", "read_mask"]
+__all__ = [
+    "MaskMeaning",
+    "PaddingMask",
+    "Polynomial",
+    "constant_integers",
+    "read_condition",
+    "read_dims",
+    "read_mask",
+    "slice_bounds",
+]

@@ -10,7 +10,7 @@ from onnx import NodeProto
 
 from attngraft.match.meaning.bounds import is_nonnegative, least, quotient
 from attngraft.match.meaning.formulas import NotReadable
-from attngraft.match.meaning.polynomials import ONE, ZERO, Polynomial, divide
+from attngraft.match.meaning.polynomials import ONE, ZERO, Polynomial, Size, divide
 from attngraft.match.operators import attribute
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ BROADCASTING = frozenset(
 )
 """Operators whose inputs broadcast to the output, all of them."""
 
+MADE_UP = "unk__"
+"""How the symbols begin that ONNX's shape inference gives to dimensions that it does not know."""
+
 LAST = 2**62
 """Slices to the end give an end at least this large."""
 
@@ -46,11 +49,14 @@ def sources(node: NodeProto) -> Sequence[str]:
         return [name for name in node.input if name]
     if node.op_type in ("Gather", "GatherND"):
         return node.input[:2]
-    return node.input[:1] if node.op_type in SAME_AS_FIRST or node.op_type in RULES else ()
+    return node.input[:1] if node.op_type in SAME_AS_FIRST or node.op_type in (*RULES, "Split") else ()
 
 
-def output_dims(reader: Reader, node: NodeProto) -> Dims | None:
-    """The dimensions of the first output; None when the operator is not known here. Raises NotReadable."""
+def output_dims(reader: Reader, node: NodeProto, place: int = 0) -> Dims | None:
+    """The dimensions of the output at `place`, which is not the first for Split only; None when the operator is not
+    known here. Raises NotReadable."""
+    if node.op_type == "Split":
+        return _split(reader, node, place)
     if node.op_type in SAME_AS_FIRST:
         return reader.dims(node.input[0])
     if node.op_type in BROADCASTING:
@@ -73,7 +79,13 @@ def _meet(first: Polynomial, second: Polynomial) -> Polynomial:
         return second
     if first.constant is not None:
         return first
-    return min(first, second, key=lambda dim: len(repr(dim)))  # the simpler of two names for one size
+    return min(first, second, key=_obscurity)  # the simpler of two names for one size
+
+
+def _obscurity(dim: Polynomial) -> tuple[bool, int]:
+    """Names that shape inference made up come behind all others: the model's own are what other shapes are made of."""
+    made_up = any(isinstance(atom, Size) and atom.symbol.startswith(MADE_UP) for atom in dim.inner_atoms())
+    return made_up, len(repr(dim))
 
 
 def _shape(reader: Reader, node: NodeProto) -> Dims:
@@ -248,11 +260,11 @@ def _scalar(reader: Reader, node: NodeProto) -> Dims:
     return ()
 
 
-def _split(reader: Reader, node: NodeProto) -> Dims:
+def _split(reader: Reader, node: NodeProto, place: int) -> Dims:
     dims = reader.known_dims(node.input[0])
     axis = attribute(node, "axis", 0) % len(dims)
     lengths = reader.integers(node, "split", 1)
-    part = quotient(dims[axis], Polynomial.of(len(node.output))) if lengths is None else Polynomial.of(lengths[0])
+    part = quotient(dims[axis], Polynomial.of(len(node.output))) if lengths is None else Polynomial.of(lengths[place])
     return (*dims[:axis], part, *dims[axis + 1 :])
 
 
@@ -277,7 +289,6 @@ RULES: dict[str, Callable[[Reader, NodeProto], Dims | None]] = {
     "Shape": _shape,
     "Size": _scalar,
     "Slice": _slice,
-    "Split": _split,
     "Squeeze": _squeeze,
     "Tile": _tile,
     "Transpose": _transpose,

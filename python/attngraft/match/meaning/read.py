@@ -6,15 +6,18 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
+from onnx import NodeProto
+
 from attngraft.match.meaning.casts import by_cases
+from attngraft.match.meaning.dimensions import slices
 from attngraft.match.meaning.formulas import NotReadable, Polynomial, Value, as_formula, as_number, negate
 from attngraft.match.meaning.normalise import meaning_of_condition, single_fill
 from attngraft.match.meaning.polynomials import ONE, ZERO, Index
-from attngraft.match.meaning.reader import Dims, Reader
+from attngraft.match.meaning.reader import MISFITS, Dims, Reader
 from attngraft.match.meaning.records import MaskMeaning
 from attngraft.onnx_graph import GraphView
 
-__all__ = ["read_condition", "read_dims", "read_mask"]
+__all__ = ["constant_integers", "read_condition", "read_dims", "read_mask", "slice_bounds"]
 
 Scores = str | Sequence["int | str | None"]
 
@@ -51,6 +54,23 @@ def read_dims(view: GraphView, tensor: str) -> Dims | None:
     """The dimensions of a tensor as polynomials of the model's sizes, equal where they are proved to be; None where the
     rank is not known."""
     return _reader(view).dims(tensor)
+
+
+def slice_bounds(view: GraphView, node: NodeProto) -> list[tuple[int, Polynomial, Polynomial]] | None:
+    """What a Slice takes: axis, first index and length of each cut; None where a step is not 1 or a bound not read."""
+    try:
+        return slices(_reader(view), node)
+    except (NotReadable, *MISFITS):
+        return None
+
+
+def constant_integers(view: GraphView, node: NodeProto, name: str, position: int) -> list[int] | None:
+    """Whole numbers that a node has as the attribute `name` or, in newer opsets, as constant input `position`; None
+    where it has neither, or they are not constant."""
+    try:
+        return _reader(view).integers(node, name, position)
+    except (NotReadable, *MISFITS):
+        return None
 
 
 def _reader(view: GraphView) -> Reader:

@@ -97,7 +97,7 @@ class Reader:
         if shape is None:
             return None
         return tuple(
-            Polynomial.of(dim) if isinstance(dim, int) else Polynomial.of(Size(dim or f"{name}[{axis}]"))
+            Polynomial.of(dim) if isinstance(dim, int) else _declared(dim or f"{name}[{axis}]")
             for axis, dim in enumerate(shape)
         )
 
@@ -129,10 +129,11 @@ class Reader:
             return declared
         node = self.node(name)
         own = None
-        if node is not None and name == node.output[0] and self._depth < MAX_DEPTH:
+        place = 0 if node is None else list(node.output).index(name)
+        if node is not None and (place == 0 or node.op_type == "Split") and self._depth < MAX_DEPTH:
             self._depth += 1
             try:
-                own = dimensions.output_dims(self, node)
+                own = dimensions.output_dims(self, node, place)
             except (NotReadable, *MISFITS):
                 own = None
             finally:
@@ -255,6 +256,16 @@ class Reader:
         """A new index, for sums."""
         self._fresh += 1
         return Polynomial.of(Index(self._fresh, size))
+
+
+def _declared(symbol: str) -> Polynomial:
+    """The dimension that a symbol stands for. torch.export writes products into it ("16*s0")."""
+    dim = ONE
+    for part in symbol.split("*"):
+        if not (part.isdecimal() or part.isidentifier()):
+            return Polynomial.of(Size(symbol))
+        dim = dim * Polynomial.of(int(part) if part.isdecimal() else Size(part))
+    return dim
 
 
 def _constants(numbers: Iterable[Polynomial]) -> list[int]:

@@ -1,10 +1,10 @@
-// The plugin object and its creator, called as TensorRT calls them.
-#include "masked_softmax_creator.h"
+// The softmax plugin and its creator, called as TensorRT calls them.
+#include "masked_softmax_plugin.h"
+#include "plugin_network_support.h"
 #include "plugin_test_support.h"
 
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <memory>
 #include <thread>
 
@@ -15,85 +15,14 @@ namespace
 using TensorType = nvinfer1::DataType;
 using nvinfer1::DimsExprs;
 using nvinfer1::DynamicPluginTensorDesc;
-using nvinfer1::IPluginV3OneBuild;
-using nvinfer1::IPluginV3OneCore;
-using nvinfer1::IPluginV3OneRuntime;
 using nvinfer1::PluginCapabilityType;
 using nvinfer1::PluginTensorDesc;
 using test::CapturedLog;
 using test::Fields;
+using test::kDynamic;
 using test::makeDescriptor;
-
-constexpr int64_t kDynamic = -1;
-
-//! A dimension of the network: a constant, or known at run time only.
-class FakeDimension final : public nvinfer1::IDimensionExpr, public nvinfer1::apiv::VDimensionExpr
-{
-public:
-    explicit FakeDimension(int64_t value)
-        : mValue(value)
-    {
-        mImpl = this;
-    }
-    bool isConstant() const noexcept override
-    {
-        return mValue != kDynamic;
-    }
-    int64_t getConstantValue() const noexcept override
-    {
-        return mValue;
-    }
-    bool isSizeTensor() const noexcept override
-    {
-        return false;
-    }
-
-private:
-    int64_t mValue;
-};
-
-//! The plugin passes it by: output shapes are the input's.
-class UnusedBuilder final : public nvinfer1::IExprBuilder
-{
-};
-
-//! Shapes of a network's tensors.
-class Shapes
-{
-public:
-    DimsExprs of(std::initializer_list<int64_t> sizes)
-    {
-        DimsExprs shape{};
-        shape.nbDims = static_cast<int32_t>(sizes.size());
-        int32_t i = 0;
-        for (int64_t size : sizes)
-        {
-            shape.d[i++] = &mDimensions.emplace_back(size);
-        }
-        return shape;
-    }
-
-private:
-    std::deque<FakeDimension> mDimensions;
-};
-
-struct Plugin
-{
-    std::unique_ptr<nvinfer1::IPluginV3> object;
-
-    IPluginV3OneCore& core() const
-    {
-        return *static_cast<IPluginV3OneCore*>(object->getCapabilityInterface(PluginCapabilityType::kCORE));
-    }
-    IPluginV3OneBuild& build() const
-    {
-        return *static_cast<IPluginV3OneBuild*>(object->getCapabilityInterface(PluginCapabilityType::kBUILD));
-    }
-    IPluginV3OneRuntime& runtime() const
-    {
-        return *static_cast<IPluginV3OneRuntime*>(object->getCapabilityInterface(PluginCapabilityType::kRUNTIME));
-    }
-};
+using test::Plugin;
+using test::Shapes;
 
 Plugin makePlugin(char const* operands)
 {
@@ -105,21 +34,27 @@ Plugin makePlugin(char const* operands)
 }
 
 //! The configuration as TensorRT would store it.
-MaskedSoftmaxConfig stored(Plugin const& plugin)
+MaskConfig stored(Plugin const& plugin)
 {
-    return parseFields(plugin.runtime().getFieldsToSerialize());
+    return MaskConfig::parse(plugin.runtime().getFieldsToSerialize());
 }
 
-TEST(Creator, SaysWhatItMakes)
+TEST(MaskedSoftmaxCreator, SaysWhatItMakes)
 {
     MaskedSoftmaxCreator creator;
     EXPECT_STREQ(creator.getPluginName(), "MaskedSoftmax");
     EXPECT_STREQ(creator.getPluginVersion(), "1");
     EXPECT_STREQ(creator.getPluginNamespace(), "attngraft");
+}
+
+TEST(MaskedSoftmaxCreator, AnnouncesTheFieldsThatItWrites)
+{
+    MaskedSoftmaxCreator creator;
+    test::expectAnnounced(*creator.getFieldNames(), *MaskConfig{}.fields().collection());
     EXPECT_EQ(creator.getFieldNames()->nbFields, 7);
 }
 
-TEST(Creator, GivesNullAndALogLineForBadFields)
+TEST(MaskedSoftmaxCreator, GivesNullAndALogLineForBadFields)
 {
     CapturedLog log;
     MaskedSoftmaxCreator creator;
@@ -131,7 +66,7 @@ TEST(Creator, GivesNullAndALogLineForBadFields)
         "top_left, bottom_right\n");
 }
 
-TEST(Creator, TakesNoFieldsAndNoName)
+TEST(MaskedSoftmaxCreator, TakesNoFieldsAndNoName)
 {
     MaskedSoftmaxCreator creator;
     std::unique_ptr<nvinfer1::IPluginV3> const plugin(
@@ -139,7 +74,7 @@ TEST(Creator, TakesNoFieldsAndNoName)
     EXPECT_NE(plugin, nullptr);
 }
 
-TEST(Plugin, HasTheThreeCapabilities)
+TEST(MaskedSoftmaxPlugin, HasTheThreeCapabilities)
 {
     Plugin const plugin = makePlugin("bias");
     EXPECT_STREQ(plugin.core().getPluginName(), "MaskedSoftmax");
@@ -150,7 +85,7 @@ TEST(Plugin, HasTheThreeCapabilities)
     EXPECT_EQ(plugin.object->getCapabilityInterface(static_cast<PluginCapabilityType>(99)), nullptr);
 }
 
-TEST(Plugin, NeedsNeitherWorkspaceNorTactics)
+TEST(MaskedSoftmaxPlugin, NeedsNeitherWorkspaceNorTactics)
 {
     Plugin const plugin = makePlugin("");
     EXPECT_EQ(plugin.build().getWorkspaceSize(nullptr, 0, nullptr, 0), 0U);
@@ -158,10 +93,10 @@ TEST(Plugin, NeedsNeitherWorkspaceNorTactics)
     EXPECT_STREQ(plugin.build().getTimingCacheID(), plugin.build().getMetadataString());
 }
 
-TEST(Plugin, ClonesOutliveTheOriginal)
+TEST(MaskedSoftmaxPlugin, ClonesOutliveTheOriginal)
 {
     Plugin original = makePlugin("keep,bias");
-    MaskedSoftmaxConfig const config = stored(original);
+    MaskConfig const config = stored(original);
     Plugin const clone{std::unique_ptr<nvinfer1::IPluginV3>(original.object->clone())};
     Plugin const attached{std::unique_ptr<nvinfer1::IPluginV3>(original.runtime().attachToContext(nullptr))};
     EXPECT_NE(clone.object, original.object);
@@ -171,7 +106,7 @@ TEST(Plugin, ClonesOutliveTheOriginal)
     EXPECT_EQ(stored(attached), config);
 }
 
-TEST(Plugin, ComesBackFromItsSerializedFields)
+TEST(MaskedSoftmaxPlugin, ComesBackFromItsSerializedFields)
 {
     Plugin const plugin = makePlugin("kv_starts,keep");
     MaskedSoftmaxCreator creator;
@@ -183,7 +118,7 @@ TEST(Plugin, ComesBackFromItsSerializedFields)
     EXPECT_EQ(stored(back).causal, Causal::kBottomRight);
 }
 
-TEST(Plugin, OutputHasTheTypeOfTheScores)
+TEST(MaskedSoftmaxPlugin, OutputHasTheTypeOfTheScores)
 {
     Plugin const plugin = makePlugin("bias");
     for (TensorType type : {TensorType::kFLOAT, TensorType::kHALF, TensorType::kBF16})
@@ -195,11 +130,11 @@ TEST(Plugin, OutputHasTheTypeOfTheScores)
     }
 }
 
-TEST(Plugin, OutputHasTheShapeOfTheScores)
+TEST(MaskedSoftmaxPlugin, OutputHasTheShapeOfTheScores)
 {
     Plugin const plugin = makePlugin("bias,kv_lengths");
     Shapes shapes;
-    UnusedBuilder builder;
+    test::ShapeBuilder builder;
     DimsExprs const inputs[]{
         shapes.of({kDynamic, 12, kDynamic, 77}), shapes.of({kDynamic, 1, 1, 77}), shapes.of({kDynamic})};
     DimsExprs output{};
@@ -211,11 +146,11 @@ TEST(Plugin, OutputHasTheShapeOfTheScores)
     }
 }
 
-TEST(Plugin, RefusesConstantShapesThatDoNotBroadcast)
+TEST(MaskedSoftmaxPlugin, RefusesConstantShapesThatDoNotBroadcast)
 {
     Plugin const plugin = makePlugin("keep");
     Shapes shapes;
-    UnusedBuilder builder;
+    test::ShapeBuilder builder;
     DimsExprs output{};
     auto const status = [&](DimsExprs const& scores, DimsExprs const& keep) {
         DimsExprs const inputs[]{scores, keep};
@@ -232,11 +167,11 @@ TEST(Plugin, RefusesConstantShapesThatDoNotBroadcast)
     EXPECT_EQ(status(shapes.of({kDynamic, 12, 77, 77}), shapes.of({kDynamic, 1, 1, 77})), 0);
 }
 
-TEST(Plugin, KnowsThatScoresOfRankTwoHaveABatchOfOne)
+TEST(MaskedSoftmaxPlugin, KnowsThatScoresOfRankTwoHaveABatchOfOne)
 {
     Plugin const plugin = makePlugin("kv_lengths");
     Shapes shapes;
-    UnusedBuilder builder;
+    test::ShapeBuilder builder;
     DimsExprs output{};
     auto const status = [&](DimsExprs const& lengths) {
         DimsExprs const inputs[]{shapes.of({5, 7}), lengths};
@@ -249,7 +184,7 @@ TEST(Plugin, KnowsThatScoresOfRankTwoHaveABatchOfOne)
     EXPECT_NE(status(shapes.of({})), 0);
 }
 
-TEST(Plugin, SupportsFormatsByPosition)
+TEST(MaskedSoftmaxPlugin, SupportsFormatsByPosition)
 {
     Plugin const plugin = makePlugin("keep");
     DynamicPluginTensorDesc tensors[3]{};
@@ -267,7 +202,7 @@ TEST(Plugin, SupportsFormatsByPosition)
     EXPECT_NE(log.text(), "");
 }
 
-TEST(Plugin, ConfiguresForTheDeclaredInputsOnly)
+TEST(MaskedSoftmaxPlugin, ConfiguresForTheDeclaredInputsOnly)
 {
     Plugin const plugin = makePlugin("keep");
     DynamicPluginTensorDesc inputs[2]{};
@@ -280,7 +215,7 @@ TEST(Plugin, ConfiguresForTheDeclaredInputsOnly)
         "scores and one for each role\n");
 }
 
-TEST(Plugin, ChecksRunTimeShapes)
+TEST(MaskedSoftmaxPlugin, ChecksRunTimeShapes)
 {
     Plugin const plugin = makePlugin("bias");
     PluginTensorDesc inputs[]{
@@ -294,12 +229,12 @@ TEST(Plugin, ChecksRunTimeShapes)
         "broadcast\n");
 }
 
-class Enqueue : public testing::Test
+class MaskedSoftmaxEnqueue : public testing::Test
 {
 protected:
     void SetUp() override
     {
-        test::fakeLaunch() = {};
+        test::fakeSoftmax() = {};
     }
 
     int32_t enqueue(Plugin const& plugin)
@@ -316,12 +251,12 @@ protected:
         makeDescriptor(TensorType::kHALF, {2, 12, 5, 7}), makeDescriptor(TensorType::kINT32, {2})};
 };
 
-TEST_F(Enqueue, LaunchesOnceOnTheGivenStream)
+TEST_F(MaskedSoftmaxEnqueue, LaunchesOnceOnTheGivenStream)
 {
     EXPECT_EQ(enqueue(makePlugin("kv_lengths")), 0);
-    EXPECT_EQ(test::fakeLaunch().calls, 1);
-    EXPECT_EQ(test::fakeLaunch().stream, mStream);
-    MaskedSoftmaxParams const& params = test::fakeLaunch().params;
+    EXPECT_EQ(test::fakeSoftmax().calls, 1);
+    EXPECT_EQ(test::fakeSoftmax().stream, mStream);
+    MaskedSoftmaxParams const& params = test::fakeSoftmax().params;
     EXPECT_EQ(params.scores, &mBytes[0]);
     EXPECT_EQ(static_cast<void const*>(params.kvLengths), &mBytes[1]);
     EXPECT_EQ(params.probabilities, &mBytes[2]);
@@ -329,7 +264,7 @@ TEST_F(Enqueue, LaunchesOnceOnTheGivenStream)
     EXPECT_EQ(params.scale, 0.125F);
 }
 
-TEST_F(Enqueue, AllocatesNothing)
+TEST_F(MaskedSoftmaxEnqueue, AllocatesNothing)
 {
     Plugin const plugin = makePlugin("kv_lengths");
     int64_t const before = test::allocationCount();
@@ -338,9 +273,9 @@ TEST_F(Enqueue, AllocatesNothing)
     EXPECT_GT(before, 0);
 }
 
-TEST_F(Enqueue, ReportsAFailedLaunch)
+TEST_F(MaskedSoftmaxEnqueue, ReportsAFailedLaunch)
 {
-    test::fakeLaunch().answer = cudaErrorInvalidConfiguration;
+    test::fakeSoftmax().answer = cudaErrorInvalidConfiguration;
     CapturedLog log;
     EXPECT_NE(enqueue(makePlugin("kv_lengths")), 0);
     EXPECT_EQ(log.text(),
@@ -348,16 +283,16 @@ TEST_F(Enqueue, ReportsAFailedLaunch)
         "configuration argument\n");
 }
 
-TEST_F(Enqueue, LaunchesNothingForShapesThatDoNotFit)
+TEST_F(MaskedSoftmaxEnqueue, LaunchesNothingForShapesThatDoNotFit)
 {
     mInputs[1].dims = test::makeDims({3});
     CapturedLog log;
     EXPECT_NE(enqueue(makePlugin("kv_lengths")), 0);
-    EXPECT_EQ(test::fakeLaunch().calls, 0);
+    EXPECT_EQ(test::fakeSoftmax().calls, 0);
     EXPECT_NE(log.text(), "");
 }
 
-TEST(Plugin, ServesManyThreads)
+TEST(MaskedSoftmaxPlugin, ServesManyThreads)
 {
     Plugin const plugin = makePlugin("bias");
     PluginTensorDesc const inputs[]{

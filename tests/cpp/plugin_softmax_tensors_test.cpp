@@ -1,6 +1,6 @@
-// From tensor descriptors to the kernels' parameters.
+// From tensor descriptors to the softmax kernels' parameters.
 #include "plugin_test_support.h"
-#include "tensors.h"
+#include "softmax_tensors.h"
 
 #include <gtest/gtest.h>
 
@@ -22,9 +22,9 @@ constexpr std::array kAllTypes{TensorType::kFLOAT, TensorType::kHALF, TensorType
     TensorType::kBOOL, TensorType::kUINT8, TensorType::kFP8, TensorType::kBF16, TensorType::kINT64, TensorType::kINT4,
     TensorType::kFP4};
 
-MaskedSoftmaxConfig withOperands(std::vector<Role> operands)
+MaskConfig withOperands(std::vector<Role> operands)
 {
-    MaskedSoftmaxConfig config;
+    MaskConfig config;
     config.operands = std::move(operands);
     return config;
 }
@@ -40,7 +40,7 @@ Sizes sizes(int64_t const (&values)[kMaxRank])
 MaskedSoftmaxParams paramsFor(Role role, PluginTensorDesc const& scores, PluginTensorDesc const& operand)
 {
     PluginTensorDesc const inputs[]{scores, operand};
-    return makeParams(withOperands({role}), inputs, nullptr, nullptr);
+    return makeSoftmaxParams(withOperands({role}), inputs, nullptr, nullptr);
 }
 
 std::string refusal(Role role, PluginTensorDesc const& scores, PluginTensorDesc const& operand)
@@ -56,7 +56,7 @@ std::string refusal(Role role, PluginTensorDesc const& scores, PluginTensorDesc 
     return "";
 }
 
-TEST(MakeParams, PutsTheBatchInFrontAndTheRestRightAligned)
+TEST(MakeSoftmaxParams, PutsTheBatchInFrontAndTheRestRightAligned)
 {
     struct Case
     {
@@ -72,13 +72,13 @@ TEST(MakeParams, PutsTheBatchInFrontAndTheRestRightAligned)
     };
     for (Case const& each : cases)
     {
-        EXPECT_EQ(sizes(makeParams({}, &each.scores, nullptr, nullptr).dims), each.dims);
+        EXPECT_EQ(sizes(makeSoftmaxParams({}, &each.scores, nullptr, nullptr).dims), each.dims);
     }
 }
 
-TEST(MakeParams, CarriesTheConfigurationAndTheAddresses)
+TEST(MakeSoftmaxParams, CarriesTheConfigurationAndTheAddresses)
 {
-    MaskedSoftmaxConfig config = withOperands({Role::kKvStarts, Role::kKeep, Role::kKvLengths, Role::kBias});
+    MaskConfig config = withOperands({Role::kKvStarts, Role::kKeep, Role::kKvLengths, Role::kBias});
     config.scale = 0.5F;
     config.softcap = 30.F;
     config.causal = Causal::kTopLeft;
@@ -91,7 +91,7 @@ TEST(MakeParams, CarriesTheConfigurationAndTheAddresses)
     std::array<char, 6> bytes{};
     void const* const inputs[]{&bytes[0], &bytes[1], &bytes[2], &bytes[3], &bytes[4]};
 
-    MaskedSoftmaxParams const params = makeParams(config, descriptors, inputs, &bytes[5]);
+    MaskedSoftmaxParams const params = makeSoftmaxParams(config, descriptors, inputs, &bytes[5]);
     EXPECT_EQ(params.scores, &bytes[0]);
     EXPECT_EQ(static_cast<void const*>(params.kvStarts), &bytes[1]);
     EXPECT_EQ(params.keep.data, &bytes[2]);
@@ -109,7 +109,7 @@ TEST(MakeParams, CarriesTheConfigurationAndTheAddresses)
     EXPECT_EQ(params.emptyRows, EmptyRows::kUniform);
 }
 
-TEST(MakeParams, BroadcastsByStrides)
+TEST(MakeSoftmaxParams, BroadcastsByStrides)
 {
     struct Case
     {
@@ -142,14 +142,14 @@ TEST(MakeParams, BroadcastsByStrides)
     }
 }
 
-TEST(MakeParams, StridesAreIn64Bits)
+TEST(MakeSoftmaxParams, StridesAreIn64Bits)
 {
     PluginTensorDesc const scores = makeDescriptor(TensorType::kHALF, {2, 64, 8192, 8192});
     MaskedSoftmaxParams const params = paramsFor(Role::kBias, scores, scores);
     EXPECT_EQ(params.bias.strides[0], int64_t{64} * 8192 * 8192);
 }
 
-TEST(MakeParams, TellsTheWidthsOfKeep)
+TEST(MakeSoftmaxParams, TellsTheWidthsOfKeep)
 {
     PluginTensorDesc const scores = makeDescriptor(TensorType::kFLOAT, {5, 7});
     auto const keepType = [&](TensorType type) {
@@ -162,7 +162,7 @@ TEST(MakeParams, TellsTheWidthsOfKeep)
     EXPECT_EQ(keepType(TensorType::kINT64), KeepType::kInt64);
 }
 
-TEST(MakeParams, RefusesAndNamesTheInput)
+TEST(MakeSoftmaxParams, RefusesAndNamesTheInput)
 {
     PluginTensorDesc const scores = makeDescriptor(TensorType::kHALF, {2, 3, 5, 7});
     PluginTensorDesc const oneKey = makeDescriptor(TensorType::kHALF, {2, 3, 5, 1});
@@ -182,7 +182,7 @@ TEST(MakeParams, RefusesAndNamesTheInput)
     EXPECT_NE(refusal(Role::kBias, scores, makeDescriptor(TensorType::kBF16, {7})), "");
 }
 
-TEST(MakeParams, RankTwoHasABatchOfOne)
+TEST(MakeSoftmaxParams, RankTwoHasABatchOfOne)
 {
     PluginTensorDesc const scores = makeDescriptor(TensorType::kHALF, {5, 7});
     EXPECT_EQ(refusal(Role::kKvLengths, scores, makeDescriptor(TensorType::kINT32, {1})), "");
@@ -190,15 +190,15 @@ TEST(MakeParams, RankTwoHasABatchOfOne)
         "kv_lengths: has 5 where the scores have 1 in their batch; give one value a batch entry");
 }
 
-TEST(MakeParams, RefusesScoresOfOtherRanks)
+TEST(MakeSoftmaxParams, RefusesScoresOfOtherRanks)
 {
     PluginTensorDesc const tooLow = makeDescriptor(TensorType::kHALF, {7});
     PluginTensorDesc const tooHigh = makeDescriptor(TensorType::kHALF, {1, 1, 1, 1, 1, 5, 7});
-    EXPECT_THROW(makeParams({}, &tooLow, nullptr, nullptr), std::invalid_argument);
-    EXPECT_THROW(makeParams({}, &tooHigh, nullptr, nullptr), std::invalid_argument);
+    EXPECT_THROW(makeSoftmaxParams({}, &tooLow, nullptr, nullptr), std::invalid_argument);
+    EXPECT_THROW(makeSoftmaxParams({}, &tooHigh, nullptr, nullptr), std::invalid_argument);
 }
 
-TEST(MakeParams, TakesEmptyTensors)
+TEST(MakeSoftmaxParams, TakesEmptyTensors)
 {
     PluginTensorDesc const scores = makeDescriptor(TensorType::kHALF, {0, 3, 5, 7});
     MaskedSoftmaxParams const params = paramsFor(Role::kBias, scores, makeDescriptor(TensorType::kHALF, {0, 1, 1, 7}));
@@ -207,18 +207,19 @@ TEST(MakeParams, TakesEmptyTensors)
 
 TEST(SupportsTensor, TakesTheContractsTypesOnly)
 {
-    MaskedSoftmaxConfig const config = withOperands({Role::kBias, Role::kKeep, Role::kKvLengths, Role::kKvStarts});
+    MaskConfig const config = withOperands({Role::kBias, Role::kKeep, Role::kKvLengths, Role::kKvStarts});
     auto const isOneOf = [](TensorType type, std::initializer_list<TensorType> types) {
         return std::find(types.begin(), types.end(), type) != types.end();
     };
     for (TensorType scores : kAllTypes)
     {
-        PluginTensorDesc const scoresDescriptor = makeDescriptor(scores, {5, 7});
         for (TensorType type : kAllTypes)
         {
-            PluginTensorDesc const tensor = makeDescriptor(type, {5, 7});
             auto const supports = [&](int32_t position) {
-                return supportsTensor(config, scoresDescriptor, tensor, position);
+                nvinfer1::DynamicPluginTensorDesc tensors[6]{};
+                tensors[0].desc = makeDescriptor(scores, {5, 7});
+                tensors[position].desc = makeDescriptor(type, {5, 7});
+                return supportsTensor(softmaxInputs(config), tensors, position);
             };
             EXPECT_EQ(supports(0), isOneOf(type, {TensorType::kFLOAT, TensorType::kHALF, TensorType::kBF16}));
             EXPECT_EQ(supports(1), isOneOf(type, {scores, TensorType::kFLOAT}));
@@ -235,24 +236,27 @@ TEST(SupportsTensor, TakesTheContractsTypesOnly)
 
 TEST(SupportsTensor, TakesLinearOnly)
 {
-    PluginTensorDesc const scores = makeDescriptor(TensorType::kHALF, {5, 7});
     for (int32_t format = 0; format < nvinfer1::EnumMax<TensorFormat>(); ++format)
     {
-        PluginTensorDesc const tensor = makeDescriptor(TensorType::kHALF, {5, 7}, static_cast<TensorFormat>(format));
         bool const isLinear = static_cast<TensorFormat>(format) == TensorFormat::kLINEAR;
-        EXPECT_EQ(supportsTensor({}, scores, tensor, 0), isLinear);
-        EXPECT_EQ(supportsTensor({}, scores, tensor, 1), isLinear);
+        for (int32_t position : {0, 1})
+        {
+            nvinfer1::DynamicPluginTensorDesc tensors[2]{};
+            tensors[0].desc = makeDescriptor(TensorType::kHALF, {5, 7});
+            tensors[position].desc = makeDescriptor(TensorType::kHALF, {5, 7}, static_cast<TensorFormat>(format));
+            EXPECT_EQ(supportsTensor(softmaxInputs({}), tensors, position), isLinear);
+        }
     }
 }
 
 TEST(CheckCounts, SaysHowManyInputsThereShouldBe)
 {
-    MaskedSoftmaxConfig const config = withOperands({Role::kBias, Role::kKeep});
-    EXPECT_EQ(inputCount(config), 3);
-    EXPECT_NO_THROW(checkCounts(config, 3, 1));
-    EXPECT_THROW(checkCounts(config, 2, 1), std::invalid_argument);
-    EXPECT_THROW(checkCounts(config, 4, 1), std::invalid_argument);
-    EXPECT_THROW(checkCounts(config, 3, 2), std::invalid_argument);
+    InputList const list = softmaxInputs(withOperands({Role::kBias, Role::kKeep}));
+    EXPECT_EQ(list.count(), 3);
+    EXPECT_NO_THROW(checkCounts(list, 3, 1));
+    EXPECT_THROW(checkCounts(list, 2, 1), std::invalid_argument);
+    EXPECT_THROW(checkCounts(list, 4, 1), std::invalid_argument);
+    EXPECT_THROW(checkCounts(list, 3, 2), std::invalid_argument);
 }
 
 } // namespace

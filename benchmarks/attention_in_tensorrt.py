@@ -1,0 +1,162 @@
+"""Whole models in TensorRT as given, with lowering `native`, and with `attention`: results/attention-in-tensorrt.json.
+
+Works are blocks whose attention TensorRT does not fuse (`block-...`), BERT-base of 12 layers (`bert-fp16`,
+`bert-fp32`), the two-layer exports of real size that lowering `native` is measured on (named as their files), and
+ONNX files that --model names. Every engine is compared with the model in float32; the engines of a work are timed in
+one interleaved run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import onnx
+import torch
+
+from attngraft.engine import parse_shape_option
+from attngraft.match import match_model
+from attngraft.onnx_graph import load_model
+from attngraft.verify.inputs import draw_inputs, input_kinds
+from benchmarks import native_works
+from benchmarks.attention_blocks import BLOCKS
+from benchmarks.engine_forms import OURS, PLAIN, MeasuredModel, build_forms, rewritten, time_forms
+from benchmarks.model_works import WORKS, Work
+from benchmarks.results_file import Row, write_results
+from benchmarks.zoo.arguments import pattern
+from benchmarks.zoo.weights import restored_copy
+
+__all__ = ["main"]
+
+NATIVE = "tensorrt-native"
+LOWERINGS = {NATIVE: "native", OURS: "attention"}
+
+TWELVE_LAYERS = ("bert-fp16", "bert-fp32")
+"""Of the works of models_in_tensorrt; the vision transformer there is fp32 and small."""
+
+UNKNOWN_OPERATIONS = 0.0
+"""Of a model that --model names: its limit is not known, and is left out of the table."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    works = {key: make for key, make in _works(options).items() if options.only.search(key)}
+    if options.list or not works:
+        print("\n".join(works) or f"no work is named like {options.only.pattern!r}")
+        return 0 if works else 1
+    deadline = time.monotonic() + options.time_limit
+    for key, make in works.items():
+        if time.monotonic() > deadline:
+            print(f"time is up before {key}; --only picks what is left", file=sys.stderr)
+            break
+        with tempfile.TemporaryDirectory() as folder:
+            if options.check:
+                print(f"{key}: {check(make(), Path(folder))}", flush=True)
+                continue
+            row = measure(make(), Path(folder), options.timing_cache)
+            print(describe(row), flush=True)
+            print(write_results("attention-in-tensorrt", [row]), flush=True)
+    return 0
+
+
+def measure(work: Work, folder: Path, cache: Path) -> Row:
+    """Builds the forms of one work and times them."""
+    started = time.monotonic()
+    original = work.model(folder)
+    one = MeasuredModel(work.name, str(work.dtype).removeprefix("torch."), work.operations, work.inputs())
+    forms = {PLAIN: original}
+    for label, lowering in LOWERINGS.items():
+        path, one.notes[f"{label} lowered"] = rewritten(original, folder / f"{original.stem}.{lowering}.onnx", lowering)
+        if path is not None:
+            forms[label] = path
+    build_forms(one, original, forms, folder, cache)
+    print(f"{work.name}: built in {time.monotonic() - started:.0f} s, {one.notes}", flush=True)
+    (row,) = time_forms([one])
+    return row
+
+
+def check(work: Work, folder: Path) -> str:
+    """All that needs no GPU: makes the model and rewrites it, with the rewriter's own proof in ONNX Runtime."""
+    original = work.model(folder)
+    said = [
+        f"{lowering}: {rewritten(original, folder / f'{lowering}.onnx', lowering, verify=True)[1]}"
+        for lowering in LOWERINGS.values()
+    ]
+    sizes = {name: array.shape for name, array in work.inputs().items()}
+    return f"{work.name}, inputs {sizes}; {'; '.join(said)}"
+
+
+def describe(row: Row) -> str:
+    times = {OURS: row.ours_us, **row.peers_us}
+    shown = ", ".join(f"{label} {us:.1f}" for label, us in times.items() if us is not None)
+    return f"{row.work} {row.dtype}: {shown} us"
+
+
+def _works(options: argparse.Namespace) -> dict[str, Callable[[], Work]]:
+    """What makes each work, by name; only those that are chosen are made. The longest builds come last."""
+    if options.model:
+        shapes = {name: shape.opt for name, shape in map(parse_shape_option, options.shape)}
+        return {path.stem: functools.partial(_model_work, path, shapes) for path in options.model}
+    found: dict[str, Callable[[], Work]] = {key: functools.partial(_same, work) for key, work in BLOCKS.items()}
+    for key, paths in native_works.find_exports(options.exports, "").items():
+        found |= {path.stem: functools.partial(_export_work, native_works.WORKS[key], path) for path in paths}
+    return {**found, **{key: functools.partial(_same, WORKS[key]) for key in TWELVE_LAYERS}}
+
+
+def _same(work: Work) -> Work:
+    return work
+
+
+def _export_work(size: native_works.Work, path: Path) -> Work:
+    """An export of the zoo, stripped or not, at the size that lowering `native` is measured at."""
+    model = onnx.load(path)
+    return Work(
+        native_works.title(path.stem, size),
+        torch.float16,
+        functools.partial(restored_copy, path),
+        functools.partial(native_works.example_inputs, model, size),
+        size.sites,
+        native_works.operations(model, size),
+    )
+
+
+def _model_work(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Work:
+    """Any model, on inputs drawn as for verification. Inputs of variable size need a shape."""
+    model = load_model(path)
+    sites = match_model(model).sites
+    kinds = input_kinds(model, sites)
+    sizes = {spec.name: shapes.get(spec.name, spec.dims) for spec in kinds.specs}
+    unknown = [name for name, dims in sizes.items() if not all(isinstance(size, int) for size in dims)]
+    if unknown:
+        raise SystemExit(f"{path}: input {unknown[0]} has no fixed shape; give it with --shape {unknown[0]}=8x384")
+    _, case, *_ = draw_inputs(kinds, sizes, seed=0)  # the first has no padding
+    dtype = torch.float32 if all(site.dtype == "float32" for site in sites) else torch.float16
+    return Work(path.stem, dtype, lambda _: path, lambda: dict(case.feeds), len(sites), UNKNOWN_OPERATIONS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", type=pattern, default=pattern(""), metavar="REGEX",
+                        help="only works whose names (see --list) it finds")  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="print the names of the works and measure nothing")
+    parser.add_argument("--check", action="store_true", help="without a GPU: make, rewrite and prove")
+    parser.add_argument("--exports", type=Path, default=Path(".zoo/real"), metavar="DIR",
+                        help="folder of exports, stripped ones too (default: .zoo/real)")  # fmt: skip
+    parser.add_argument("--model", type=Path, action="append", metavar="FILE",
+                        help="an ONNX file in place of the works (repeatable)")  # fmt: skip
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME=DIMS",
+                        help="shape of an input of --model that has variable sizes, as x=8x384")  # fmt: skip
+    parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS",
+                        help="start no further work after so long")  # fmt: skip
+    parser.add_argument("--timing-cache", type=Path, default=Path("attention-in-tensorrt.timing"), metavar="FILE",
+                        help="one for each form, .FORM behind the name; kept for the next run")  # fmt: skip
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

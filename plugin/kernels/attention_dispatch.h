@@ -1,0 +1,76 @@
+// From a plan to the template arguments of the kernel that serves it, for whoever runs it: a launch, or a test.
+#pragma once
+
+#include "attention_plan.h"
+
+#include <cuda_runtime_api.h>
+
+namespace attngraft
+{
+
+//! The grid of a plan's kernel: x over batch and groups of heads, y over tiles of rows, z over splits and parts of the
+//! values.
+template <typename Tile>
+dim3 attentionGrid(AttentionPlan const& plan)
+{
+    int64_t const groups = plan.batch * plan.headGroups.value;
+    int64_t const tiles = (plan.rows + Tile::kRows - 1) / Tile::kRows;
+    return dim3(static_cast<unsigned>(groups), static_cast<unsigned>(tiles),
+        static_cast<unsigned>(plan.splits * plan.valueChunks));
+}
+
+//! Bytes of dynamic shared memory of a plan's kernel: its tiles, and the bits of scanned keys.
+template <typename Tile>
+int sharedBytes(AttentionPlan const& plan)
+{
+    int const keys = (plan.keys + Tile::kKeys - 1) / Tile::kKeys * Tile::kKeys;
+    return Tile::kSharedBytes + (plan.mask == AttentionMask::kKeyBits ? keys / 8 : 0);
+}
+
+//! Calls launch.run with what the plan says beside the tile. Without vectors only some tiles are compiled.
+template <typename Tile, bool isForUnaligned, typename Launch>
+cudaError_t runTile(AttentionPlan const& plan, Launch const& launch)
+{
+    if (!plan.isVectorwise)
+    {
+        if constexpr (isForUnaligned)
+        {
+            return launch.template run<Tile, AttentionMask::kAny, false, false>(plan);
+        }
+        return cudaErrorInvalidValue;
+    }
+    bool const isCapped = plan.scoreMap.isCapped();
+    switch (plan.mask)
+    {
+    case AttentionMask::kInterval:
+        return isCapped ? launch.template run<Tile, AttentionMask::kInterval, true, true>(plan)
+                        : launch.template run<Tile, AttentionMask::kInterval, false, true>(plan);
+    case AttentionMask::kKeyBits:
+        return isCapped ? launch.template run<Tile, AttentionMask::kKeyBits, true, true>(plan)
+                        : launch.template run<Tile, AttentionMask::kKeyBits, false, true>(plan);
+    case AttentionMask::kAny: return launch.template run<Tile, AttentionMask::kAny, false, true>(plan);
+    }
+    return cudaErrorInvalidValue;
+}
+
+//! Calls launch.run<Tile, mask, isCapped, isVectorwise>(plan) for the plan's variant. Where all masks are served a
+//! softcap needs no kernel of its own. Without vectors of 16 bytes only the first
+//! tile of each head size is compiled; makeAttentionPlan chooses accordingly.
+template <int elementBytes, typename Launch, int index = 0>
+cudaError_t dispatchAttention(AttentionPlan const& plan, Launch const& launch)
+{
+    if constexpr (index < kAttentionTileCount)
+    {
+        if (plan.variant != index + 1)
+        {
+            return dispatchAttention<elementBytes, Launch, index + 1>(plan, launch);
+        }
+        if constexpr ((elementBytes == 4) == (index >= kFirstFloatTile))
+        {
+            return runTile<TileOf<index, elementBytes>, isFirstOfItsHead(index)>(plan, launch);
+        }
+    }
+    return cudaErrorInvalidValue;
+}
+
+} // namespace attngraft

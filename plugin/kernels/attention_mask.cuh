@@ -1,0 +1,268 @@
+// The mask of a tile of scores: intervals of keys by row, bits of scanned keys, bias and keep element by element.
+#pragma once
+
+#include "attention_block.cuh"
+#include "mask.h"
+
+namespace attngraft
+{
+
+ATTNGRAFT_DEVICE bool keeps(void const* keep, KeepType type, int64_t offset)
+{
+    switch (type)
+    {
+    case KeepType::kInt8: return static_cast<int8_t const*>(keep)[offset] != 0;
+    case KeepType::kInt32: return static_cast<int32_t const*>(keep)[offset] != 0;
+    case KeepType::kInt64: return static_cast<int64_t const*>(keep)[offset] != 0;
+    }
+    return false;
+}
+
+//! The keys that a block reads: from `begin` to `end`, a tile at a time.
+struct KeyRange
+{
+    int begin;
+    int end;
+};
+
+//! How a block masks its scores: as the contract says, or not at all for rows that would be empty.
+enum class MaskPass : int32_t
+{
+    kMasked,
+    kUnmasked, //!< only the bias counts
+    kUniform,  //!< every key counts the same
+};
+
+//! The keys that any of the block's rows may attend to, within the block's split.
+ATTNGRAFT_DEVICE KeyRange keysOfBlock(AttentionPlan const& plan, BlockPlace const& place, MaskPass pass)
+{
+    KeyInterval all{0, plan.keys};
+    if (pass == MaskPass::kMasked)
+    {
+        int64_t const first = place.query(plan, 0);
+        int64_t const last = place.query(plan, place.rows - 1);
+        all.begin = plan.interval.bounds(place.batch, first).begin;
+        all.end = plan.interval.bounds(place.batch, last).end;
+    }
+    int64_t const splitBegin = static_cast<int64_t>(place.split) * plan.keysPerSplit;
+    int64_t const splitEnd = plan.splits > 1 ? splitBegin + plan.keysPerSplit : plan.keys;
+    int64_t const begin = all.begin > splitBegin ? all.begin : splitBegin;
+    int64_t const end = all.end < splitEnd ? all.end : splitEnd;
+    return end > begin ? KeyRange{static_cast<int>(begin), static_cast<int>(end)} : KeyRange{0, 0};
+}
+
+//! Bits of the keys that `keep` lets through, in shared memory, for the tiles that a block may read.
+struct KeyBits
+{
+    SharedAddress words{0};
+
+    //! Fills the words of the keys from `begin`, a multiple of 32, to `end`. The block must synchronise before they are
+    //! read.
+    ATTNGRAFT_DEVICE void scan(AttentionPlan const& plan, BlockPlace const& place, int begin, int end, int threads)
+    {
+        int64_t const row = place.batch * plan.keep.strides[0] + place.head * plan.keep.strides[1];
+        for (int word = begin / 32 + warpOfThread(); word * 32 < end; word += threads / 32)
+        {
+            int const key = word * 32 + laneOfThread();
+            bool const isKept =
+                key < plan.keys && keeps(plan.keep.data, plan.keepType, row + key * plan.keep.strides[3]);
+            uint32_t const bits = ballot(isKept);
+            if (laneOfThread() == 0)
+            {
+                storeShared(words + word * 4, bits);
+            }
+        }
+    }
+
+    ATTNGRAFT_DEVICE uint32_t word(int index) const
+    {
+        return loadShared<uint32_t>(words + index * 4);
+    }
+
+    //! Whether any of a tile's keys is kept.
+    template <int keys>
+    ATTNGRAFT_DEVICE bool any(int first) const
+    {
+        uint32_t bits = 0;
+#pragma unroll
+        for (int i = 0; i < keys / 32; ++i)
+        {
+            bits |= word(first / 32 + i);
+        }
+        return bits != 0;
+    }
+};
+
+//! What masks the rows of one warp. A thread has, of each 16-row slice, the rows lane / 4 and 8 below it.
+template <typename T, typename Tile, AttentionMask kMask, bool kCapped>
+struct WarpMask
+{
+    static constexpr int kSlices = Tile::kSlices;
+
+    int begin[kSlices][2]; //!< of each row's interval
+    int end[kSlices][2];
+    int firstCovered; //!< the keys that all rows of the warp may attend to, as far as intervals go
+    int endCovered;
+    int64_t biasRow[kSlices][2];
+    int64_t keepRow[kSlices][2];
+
+    ATTNGRAFT_DEVICE void locate(AttentionPlan const& plan, BlockPlace const& place, int firstRow, MaskPass pass)
+    {
+#pragma unroll
+        for (int m = 0; m < kSlices; ++m)
+        {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+            {
+                int row = firstRow + kMmaRows * m + 8 * half + laneOfThread() / 4;
+                row = row < place.rows ? row : place.rows - 1;
+                int64_t const query = place.query(plan, row);
+                KeyInterval keys{0, plan.keys};
+                if (pass == MaskPass::kMasked)
+                {
+                    keys = plan.interval.row(place.batch, query);
+                }
+                begin[m][half] = static_cast<int>(keys.begin);
+                end[m][half] = static_cast<int>(keys.end);
+                if constexpr (kMask == AttentionMask::kAny)
+                {
+                    int64_t const head = place.headOf(plan, row);
+                    biasRow[m][half] = offsetOf(plan.bias, place.batch, head, query);
+                    keepRow[m][half] = offsetOf(plan.keep, place.batch, head, query);
+                }
+            }
+        }
+        int const last = firstRow + Tile::kRowsPerWarp - 1;
+        cover(plan, place, firstRow < place.rows ? firstRow : place.rows - 1, last < place.rows ? last : place.rows - 1,
+            pass);
+    }
+
+    //! Masks the scores against the keys from `firstKey`. `s` becomes -inf where a key is not allowed; else, where
+    //! there is a bias or a softcap, it becomes what the contract calls s_ij.
+    ATTNGRAFT_DEVICE void apply(AttentionPlan const& plan, KeyBits const& bits, int firstKey, MaskPass pass,
+        float (&scores)[kSlices][Tile::kKeys / 8][4]) const
+    {
+        if (pass == MaskPass::kUniform)
+        {
+            forEach(scores, [](int, int, int, float) { return 0.F; });
+        }
+        else if constexpr (kMask == AttentionMask::kAny)
+        {
+            addTensors(plan, firstKey, pass, scores);
+        }
+        else if constexpr (kCapped)
+        {
+            forEach(scores, [&](int, int, int, float s) { return plan.scoreMap.cap(s); });
+        }
+        if constexpr (kMask == AttentionMask::kKeyBits)
+        {
+            if (pass == MaskPass::kMasked)
+            {
+                applyBits(bits, firstKey, scores);
+            }
+        }
+        if (firstKey < firstCovered || firstKey + Tile::kKeys > endCovered)
+        {
+            forEach(scores, [&](int m, int half, int column, float s) {
+                int const key = firstKey + column;
+                return key >= begin[m][half] && key < end[m][half] ? s : -INFINITY;
+            });
+        }
+    }
+
+private:
+    //! Calls use(slice, half, column, score) for each of the thread's scores and stores what it returns.
+    template <typename Use>
+    static ATTNGRAFT_DEVICE void forEach(float (&scores)[kSlices][Tile::kKeys / 8][4], Use use)
+    {
+        int const pair = laneOfThread() % 4 * 2;
+#pragma unroll
+        for (int m = 0; m < kSlices; ++m)
+        {
+#pragma unroll
+            for (int n = 0; n < Tile::kKeys / 8; ++n)
+            {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                {
+                    scores[m][n][i] = use(m, i / 2, 8 * n + pair + i % 2, scores[m][n][i]);
+                }
+            }
+        }
+    }
+
+    static ATTNGRAFT_DEVICE int64_t offsetOf(BroadcastTensor const& tensor, int64_t batch, int64_t head, int64_t query)
+    {
+        return batch * tensor.strides[0] + head * tensor.strides[1] + query * tensor.strides[2];
+    }
+
+    ATTNGRAFT_DEVICE void cover(
+        AttentionPlan const& plan, BlockPlace const& place, int firstRow, int lastRow, MaskPass pass)
+    {
+        KeyInterval covered{0, plan.keys};
+        if (pass == MaskPass::kMasked)
+        {
+            covered.begin = plan.interval.bounds(place.batch, place.query(plan, lastRow)).begin;
+            covered.end = plan.interval.bounds(place.batch, place.query(plan, firstRow)).end;
+        }
+        firstCovered = static_cast<int>(covered.begin);
+        endCovered = static_cast<int>(covered.end < 0 ? 0 : covered.end);
+    }
+
+    static ATTNGRAFT_DEVICE void applyBits(
+        KeyBits const& bits, int firstKey, float (&scores)[kSlices][Tile::kKeys / 8][4])
+    {
+        uint32_t words[Tile::kKeys / 32];
+        bool isPartial = false;
+#pragma unroll
+        for (int i = 0; i < Tile::kKeys / 32; ++i)
+        {
+            words[i] = bits.word(firstKey / 32 + i);
+            isPartial = isPartial || words[i] != 0xffffffffU;
+        }
+        if (!isPartial)
+        {
+            return;
+        }
+        // A pair of columns lies in one word, and which one is known to the compiler by n only.
+        int const shift = laneOfThread() % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < Tile::kKeys / 8; ++n)
+        {
+            uint32_t const own = words[n / 4] >> (8 * (n % 4) + shift);
+#pragma unroll
+            for (int m = 0; m < kSlices; ++m)
+            {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                {
+                    scores[m][n][i] = (own >> (i % 2) & 1U) != 0 ? scores[m][n][i] : -INFINITY;
+                }
+            }
+        }
+    }
+
+    ATTNGRAFT_DEVICE void addTensors(
+        AttentionPlan const& plan, int firstKey, MaskPass pass, float (&scores)[kSlices][Tile::kKeys / 8][4]) const
+    {
+        forEach(scores, [&](int m, int half, int column, float raw) {
+            int const key = firstKey + column;
+            if (key >= plan.keys)
+            {
+                return -INFINITY;
+            }
+            float bias = 0.F;
+            if (plan.bias.data != nullptr)
+            {
+                int64_t const offset = biasRow[m][half] + key * plan.bias.strides[3];
+                bias = plan.biasIsFloat32 ? static_cast<float const*>(plan.bias.data)[offset]
+                                          : static_cast<float>(static_cast<T const*>(plan.bias.data)[offset]);
+            }
+            bool const isKept = pass != MaskPass::kMasked || plan.keep.data == nullptr
+                || keeps(plan.keep.data, plan.keepType, keepRow[m][half] + key * plan.keep.strides[3]);
+            return isKept ? plan.scoreMap(raw, bias) : -INFINITY;
+        });
+    }
+};
+
+} // namespace attngraft

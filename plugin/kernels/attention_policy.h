@@ -1,0 +1,235 @@
+// Tuning as data: which tile of queries and keys a block works on.
+// In: head size, value size, sizes of the work. Out: a row of the table. Used by the dispatch and the plugin's tactics.
+#pragma once
+
+#include "operands.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace attngraft
+{
+
+constexpr int kMaxHeadSize = 512;
+
+//! What a kernel reads beside the intervals of keys.
+enum class AttentionMask : int32_t
+{
+    kInterval, //!< nothing
+    kKeyBits,  //!< `keep` that is the same for all queries: one bit a key, scanned before the keys are loaded
+    kAny,      //!< `bias`, and `keep` element by element
+};
+
+//! Keys whose bits a block holds in shared memory, one a key.
+constexpr int kMaxScannedKeys = 65536;
+
+constexpr int kMmaRows = 16; //!< queries of one matrix product
+
+//! A block's work: `rows` queries, each warp `rowsPerWarp` of them, against `keys` keys at a time. `head` and `value`
+//! are the largest head sizes that it serves, multiples of 16.
+struct AttentionTile
+{
+    int rows;
+    int rowsPerWarp;
+    int keys;
+    int head;
+    int value;
+    int stages;             //!< tiles of keys and values in shared memory
+    bool keepsQuery;        //!< the queries' fragments stay in registers
+    int minBlocks;          //!< blocks of a multiprocessor that the compiler leaves registers for
+
+    constexpr int warps() const
+    {
+        return rows / rowsPerWarp;
+    }
+
+    constexpr int threads() const
+    {
+        return warps() * 32;
+    }
+
+    //! Bytes from one row to the next in shared memory: whole groups of 8 vectors, within which vectors change places
+    //! by the row, so that the 8 rows of a matrix lie in different banks.
+    static constexpr int pitch(int size, int elementBytes)
+    {
+        constexpr int kGroup = 8 * kVectorBytes;
+        return (size * elementBytes + kGroup - 1) / kGroup * kGroup;
+    }
+
+    //! Bytes of dynamic shared memory, the bits of scanned keys apart.
+    constexpr int sharedBytes(int elementBytes) const
+    {
+        int const headBytes = pitch(head, elementBytes);
+        int const valueBytes = pitch(value, elementBytes);
+        int const queryBytes = headBytes > valueBytes ? headBytes : valueBytes; // the context leaves through it
+        return rows * queryBytes + stages * keys * (headBytes + valueBytes);
+    }
+};
+
+//! Dynamic shared memory that a block can have on every device from compute capability 8.0 on (8.6, 8.9 and 12.0 have
+//! least), and on the one that has most (9.0 and 10.0).
+constexpr int kSharedBytesEverywhere = 99 * 1024;
+constexpr int kSharedBytesAnywhere = 227 * 1024;
+
+//! Variants by number: index + 1. Numbers are in engines and timing caches: new ones go to the end.
+constexpr AttentionTile kAttentionTiles[] = {
+    {64, 16, 64, 64, 64, 3, true, 4},      // 1
+    {64, 16, 128, 64, 64, 2, true, 3},     // 2
+    {128, 32, 128, 64, 64, 2, false, 2},   // 3
+    {128, 32, 64, 64, 64, 3, true, 2},     // 4
+    {16, 16, 64, 64, 64, 4, true, 1},      // 5
+    {64, 16, 64, 96, 96, 2, true, 2},      // 6
+    {64, 16, 64, 128, 128, 2, true, 2},    // 7
+    {128, 32, 64, 128, 128, 2, false, 1},  // 8
+    {128, 16, 64, 128, 128, 2, false, 1},  // 9
+    {16, 16, 64, 128, 128, 3, true, 1},    // 10
+    {64, 16, 32, 192, 192, 2, false, 2},   // 11
+    {64, 16, 32, 256, 256, 2, false, 1},   // 12
+    {64, 16, 32, 320, 320, 2, false, 1},   // 13
+    {32, 16, 32, 512, 256, 2, false, 1},   // 14: values in two parts
+    {64, 16, 64, 64, 64, 1, false, 2},     // 15: for fp32 from here on
+    {64, 16, 32, 128, 128, 1, false, 1},   // 16
+    {64, 16, 32, 256, 256, 1, false, 1},   // 17
+    {32, 16, 32, 320, 320, 1, false, 1},   // 18
+    {16, 16, 32, 512, 256, 1, false, 1},   // 19
+};
+constexpr int kAttentionTileCount = static_cast<int>(sizeof(kAttentionTiles) / sizeof(AttentionTile));
+
+//! A tile's numbers as constants that device code may use, for elements of so many bytes.
+template <int index, int elementBytes>
+struct TileOf
+{
+    static constexpr AttentionTile kTile = kAttentionTiles[index];
+    static constexpr int kRows = kTile.rows;
+    static constexpr int kRowsPerWarp = kTile.rowsPerWarp;
+    static constexpr int kSlices = kTile.rowsPerWarp / kMmaRows; //!< 16-row slices of a warp
+    static constexpr int kKeys = kTile.keys;
+    static constexpr int kHead = kTile.head;
+    static constexpr int kValue = kTile.value;
+    static constexpr int kStages = kTile.stages;
+    static constexpr bool kKeepsQuery = kTile.keepsQuery;
+    static constexpr int kMinBlocks = kTile.minBlocks;
+    static constexpr int kThreads = kTile.threads();
+    static constexpr int kHeadBytes = AttentionTile::pitch(kTile.head, elementBytes); //!< of a row in shared memory
+    static constexpr int kValueBytes = AttentionTile::pitch(kTile.value, elementBytes); //!< the same
+    static constexpr int kSharedBytes = kTile.sharedBytes(elementBytes);
+
+    static_assert(kKeys % 32 == 0, "the bits of scanned keys are words");
+    static_assert(kHead % 16 == 0 && kValue % 16 == 0, "whole matrix products");
+    static_assert(kRowsPerWarp % kMmaRows == 0 && kRowsPerWarp <= 32, "the bits of a warp's rows are a word");
+};
+
+//! The work as far as the choice of a tile depends on it.
+struct AttentionWork
+{
+    int64_t blocksOfOneRow{0}; //!< batch * groups of heads
+    int64_t rows{0};           //!< of a group
+    int64_t keys{0};
+    int headSize{0};
+    int valueSize{0};
+    int elementBytes{2};
+    int sharedBytes{kSharedBytesAnywhere}; //!< that a block of the device can have
+    bool isCausal{false};
+    bool isCapped{false};
+};
+
+//! Tiles from here on are for fp32, for which few of the others leave room.
+constexpr int kFirstFloatTile = 14;
+
+//! Whether tile `index` holds the heads and fits the device. Values may come in parts where the tile is one for the
+//! largest heads.
+constexpr bool serves(int index, AttentionWork const& work)
+{
+    AttentionTile const& tile = kAttentionTiles[index];
+    bool const holds = work.headSize <= tile.head && (work.valueSize <= tile.value || tile.value < tile.head);
+    bool const isForType = (work.elementBytes == 4) == (index >= kFirstFloatTile);
+    return holds && isForType && tile.sharedBytes(work.elementBytes) <= work.sharedBytes;
+}
+
+//! Whether no tile for smaller heads serves the work.
+constexpr bool isSmallest(int index, AttentionWork const& work)
+{
+    for (int i = 0; i < kAttentionTileCount; ++i)
+    {
+        if (kAttentionTiles[i].head < kAttentionTiles[index].head && serves(i, work))
+        {
+            return false;
+        }
+    }
+    return true;
+}
+
+//! Whether the tile is the table's first for its head size and type: the one that is compiled for unaligned tensors
+//! too.
+constexpr bool isFirstOfItsHead(int index)
+{
+    for (int i = index >= kFirstFloatTile ? kFirstFloatTile : 0; i < index; ++i)
+    {
+        if (kAttentionTiles[i].head == kAttentionTiles[index].head)
+        {
+            return false;
+        }
+    }
+    return true;
+}
+
+//! Few rows: a block of one warp, whose work is split along the keys.
+constexpr int64_t kFewRows = kMmaRows;
+
+//! Sizes from which on long tiles pay, measured by prototypes on an H200.
+constexpr int64_t kManyKeys = 1024;
+constexpr int64_t kManyRows = 512;
+
+//! How good a guess tile `index` is, 0 for one that does not serve; the highest wins.
+constexpr int rank(int index, AttentionWork const& work)
+{
+    AttentionTile const& tile = kAttentionTiles[index];
+    if (!serves(index, work) || !isSmallest(index, work))
+    {
+        return 0;
+    }
+    if (tile.rows == kMmaRows || work.rows <= kFewRows)
+    {
+        return tile.rows == kMmaRows ? (work.rows <= kFewRows ? 4 : 1) : 2;
+    }
+    bool const isLong = work.keys >= kManyKeys && work.rows >= kManyRows;
+    int const wantedRows = isLong && !work.isCausal ? 128 : 64;
+    int const wantedKeys = isLong && work.isCapped ? 64 : 128;
+    return 2 + (tile.rows == wantedRows ? 2 : 0) + (tile.keys == wantedKeys ? 1 : 0);
+}
+
+//! Number of the best guess for this work, 0 where none serves.
+constexpr int chooseAttentionTile(AttentionWork const& work)
+{
+    int best = 0;
+    int bestRank = 0;
+    for (int i = 0; i < kAttentionTileCount; ++i)
+    {
+        int const found = rank(i, work);
+        if (found > bestRank)
+        {
+            bestRank = found;
+            best = i + 1;
+        }
+    }
+    return best;
+}
+
+constexpr AttentionWork exampleWork(
+    int64_t rows, int64_t keys, int size, bool isCausal = false, bool isCapped = false, int elementBytes = 2)
+{
+    return {8, rows, keys, size, size, elementBytes, kSharedBytesAnywhere, isCausal, isCapped};
+}
+
+static_assert(chooseAttentionTile(exampleWork(384, 384, 64)) == 2, "BERT-base");
+static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64)) == 3, "long");
+static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, true)) == 2, "long and causal");
+static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, false, true)) == 4, "long with a softcap");
+static_assert(chooseAttentionTile(exampleWork(1, 65536, 128)) == 10, "one query");
+static_assert(chooseAttentionTile(exampleWork(512, 512, 320)) == 13, "heads of 320");
+static_assert(chooseAttentionTile(exampleWork(512, 512, 512)) == 14, "the largest heads");
+static_assert(chooseAttentionTile(exampleWork(512, 512, 513)) == 0, "too large");
+static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, false, false, 4)) == 15, "fp32");
+static_assert(chooseAttentionTile(exampleWork(512, 512, 512, false, false, 4)) == 19, "the largest heads in fp32");
+
+} // namespace attngraft

@@ -1,0 +1,344 @@
+// Planning and dispatch by type. In: FusedAttentionParams. Out: one launch, or two for split keys.
+#include "fused_attention.h"
+
+#include "attention_kernels.h"
+#include "attention_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace attngraft
+{
+namespace
+{
+
+//! Blocks that fill a device, roughly: splits stop there. Two for each multiprocessor of the largest device.
+constexpr int64_t kWantedBlocks = 264;
+
+//! Keys below which another split costs more than it gives.
+constexpr int64_t kLeastKeysOfSplit = 256;
+
+constexpr int64_t kMaxGridY = 65535;
+constexpr int64_t kMaxGroups = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max() / 2;
+
+bool isAligned(void const* pointer, size_t bytes)
+{
+    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+template <typename Pointer>
+bool hasVectorStrides(HeadTensor<Pointer> const& tensor, int64_t vectorElements)
+{
+    return tensor.batchStride % vectorElements == 0 && tensor.headStride % vectorElements == 0
+        && tensor.rowStride % vectorElements == 0;
+}
+
+//! Every row of every tensor is whole vectors, if it begins on one.
+bool hasVectorSizes(FusedAttentionParams const& params)
+{
+    int64_t const perVector = kVectorBytes / static_cast<int64_t>(elementSize(params.type));
+    return params.headSize % perVector == 0 && params.valueSize % perVector == 0
+        && params.queryGroupStride % perVector == 0 && hasVectorStrides(params.query, perVector)
+        && hasVectorStrides(params.key, perVector) && hasVectorStrides(params.value, perVector)
+        && hasVectorStrides(params.context, perVector);
+}
+
+bool isVectorwise(FusedAttentionParams const& params)
+{
+    return hasVectorSizes(params) && isAligned(params.query.data, kVectorBytes)
+        && isAligned(params.key.data, kVectorBytes) && isAligned(params.value.data, kVectorBytes)
+        && isAligned(params.context.data, kVectorBytes);
+}
+
+//! Neighbouring keys are neighbours in memory, or one value serves all of them.
+bool hasKeysTogether(BroadcastTensor const& tensor)
+{
+    return tensor.data == nullptr || tensor.strides[kScoreDims - 1] == 0 || tensor.strides[kScoreDims - 1] == 1;
+}
+
+bool isInContract(FusedAttentionParams const& params)
+{
+    bool const hasSizes = params.batch >= 0 && params.heads >= 0 && params.kvHeads >= 0 && params.queries >= 0
+        && params.keys >= 0 && params.headSize >= 1 && params.headSize <= kMaxHeadSize && params.valueSize >= 1
+        && params.valueSize <= kMaxHeadSize;
+    bool const hasGroups = params.heads == 0 || (params.kvHeads > 0 && params.heads % params.kvHeads == 0);
+    return hasSizes && hasGroups && isSupported(params.type) && std::isfinite(params.scale)
+        && std::isfinite(params.softcap) && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1
+        && hasKeysTogether(params.bias) && hasKeysTogether(params.keep);
+}
+
+bool isEmpty(FusedAttentionParams const& params)
+{
+    return params.batch == 0 || params.heads == 0 || params.queries == 0;
+}
+
+//! Sizes that the grid and 32-bit arithmetic within a block can take.
+bool fits(FusedAttentionParams const& params)
+{
+    return params.batch <= kMaxGroups / params.heads && params.keys <= kMaxRows
+        && params.queries <= kMaxRows / params.heads && params.queries <= kMaxGridY * kMmaRows;
+}
+
+//! How many query heads of a key head share a block: all of them where their rows fill no more than one matrix
+//! product, since then the keys are read once for all.
+int64_t packedHeads(FusedAttentionParams const& params)
+{
+    int64_t const group = params.heads / params.kvHeads;
+    bool const differ = params.keep.data != nullptr && params.keep.strides[1] != 0;
+    return group > 1 && !differ && params.queries * group <= kMmaRows ? group : 1;
+}
+
+AttentionMask maskOf(FusedAttentionParams const& params)
+{
+    ScoreMap const map{params.scale, params.softcap};
+    bool const isDeferred = map.isPositiveFactor() || map.isCapped();
+    if (params.bias.data != nullptr || !isDeferred)
+    {
+        return AttentionMask::kAny;
+    }
+    if (params.keep.data == nullptr)
+    {
+        return AttentionMask::kInterval;
+    }
+    bool const isOfKeys = params.keep.strides[2] == 0 && params.keys <= kMaxScannedKeys;
+    return isOfKeys ? AttentionMask::kKeyBits : AttentionMask::kAny;
+}
+
+//! Of the current device. Where there is none, as when TensorRT-RTX builds for another, what every device has.
+int sharedBytesOfDevice()
+{
+    int device = 0;
+    int bytes = 0;
+    bool const isKnown = cudaGetDevice(&device) == cudaSuccess
+        && cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
+    return isKnown ? bytes : kSharedBytesEverywhere;
+}
+
+AttentionWork workOf(FusedAttentionParams const& params)
+{
+    int64_t const packed = packedHeads(params);
+    AttentionWork work;
+    work.blocksOfOneRow = params.batch * (params.heads / packed);
+    work.rows = params.queries * packed;
+    work.keys = params.keys;
+    work.headSize = static_cast<int>(params.headSize);
+    work.valueSize = static_cast<int>(params.valueSize);
+    work.elementBytes = static_cast<int>(elementSize(params.type));
+    int const bits = maskOf(params) == AttentionMask::kKeyBits ? static_cast<int>(params.keys + 255) / 8 : 0;
+    work.sharedBytes = sharedBytesOfDevice() - bits;
+    work.isCausal = params.causal != Causal::kNone;
+    work.isCapped = params.softcap > 0.F;
+    return work;
+}
+
+//! Blocks that share a row's keys: as many as fill the device, where there are few rows over many keys. What a row
+//! without an allowed key gives is known only when all of them are done, so only zeros can be split.
+int64_t splitsOf(FusedAttentionParams const& params, AttentionWork const& work)
+{
+    if (work.rows > kFewRows || params.emptyRows != EmptyRows::kZeros)
+    {
+        return 1;
+    }
+    int64_t const byDevice = kWantedBlocks / std::max<int64_t>(work.blocksOfOneRow, 1);
+    return std::clamp<int64_t>(std::min(byDevice, work.keys / kLeastKeysOfSplit), 1, kWantedBlocks);
+}
+
+int64_t contextRows(FusedAttentionParams const& params)
+{
+    return params.batch * params.heads * params.queries;
+}
+
+void planSplits(FusedAttentionParams const& params, AttentionWork const& work, AttentionPlan& plan)
+{
+    int64_t const tileKeys = kAttentionTiles[plan.variant - 1].keys;
+    int64_t const wanted = splitsOf(params, work);
+    int64_t const keys = (params.keys + wanted - 1) / wanted;
+    plan.keysPerSplit = static_cast<int32_t>(std::max<int64_t>((keys + tileKeys - 1) / tileKeys, 1) * tileKeys);
+    plan.splits = static_cast<int32_t>(
+        std::max<int64_t>((params.keys + plan.keysPerSplit - 1) / plan.keysPerSplit, 1));
+    int64_t const rows = contextRows(params);
+    auto* const floats = static_cast<float*>(params.workspace);
+    if (plan.splits > 1 && floats != nullptr)
+    {
+        plan.partial.context = floats;
+        plan.partial.maximum = floats + plan.splits * rows * params.valueSize;
+        plan.partial.sum = plan.partial.maximum + plan.splits * rows;
+    }
+}
+
+//! Whether tile `index` may run where the tensors are not vectors throughout.
+bool isCompiledFor(int index, bool isVectorwise)
+{
+    return isVectorwise || isFirstOfItsHead(index);
+}
+
+//! The table's choice among the tiles that are compiled for such tensors.
+int32_t chooseVariant(AttentionWork const& work, bool isVectorwise)
+{
+    for (int i = 0; !isVectorwise && i < kAttentionTileCount; ++i)
+    {
+        if (isCompiledFor(i, isVectorwise) && rank(i, work) > 0)
+        {
+            return i + 1;
+        }
+    }
+    return chooseAttentionTile(work);
+}
+
+//! 0 where the asked-for variant does not serve. Where only the addresses are in its way, which nobody knows before the
+//! launch, the table chooses instead.
+int32_t variantOf(FusedAttentionParams const& params, AttentionWork const& work, bool isVectorwise)
+{
+    if (params.variant < 0 || params.variant > kAttentionTileCount)
+    {
+        return 0;
+    }
+    if (params.variant > 0 && rank(params.variant - 1, work) == 0)
+    {
+        return 0;
+    }
+    bool const isUsable = params.variant > 0 && isCompiledFor(params.variant - 1, isVectorwise);
+    return isUsable ? params.variant : chooseVariant(work, isVectorwise);
+}
+
+bool hasPointers(FusedAttentionParams const& params)
+{
+    bool const hasKeys = params.keys == 0 || (params.key.data != nullptr && params.value.data != nullptr);
+    size_t const size = elementSize(params.type);
+    return params.query.data != nullptr && params.context.data != nullptr && hasKeys
+        && isAligned(params.query.data, size) && isAligned(params.key.data, size) && isAligned(params.value.data, size)
+        && isAligned(params.context.data, size);
+}
+
+} // namespace
+
+bool makeAttentionPlan(FusedAttentionParams const& params, AttentionPlan& plan)
+{
+    if (!isInContract(params))
+    {
+        return false;
+    }
+    plan = AttentionPlan{};
+    plan.type = params.type;
+    plan.isExact = params.isExact;
+    if (isEmpty(params))
+    {
+        return true;
+    }
+    if (!fits(params) || !hasPointers(params))
+    {
+        return false;
+    }
+    AttentionWork const work = workOf(params);
+    plan.isVectorwise = isVectorwise(params);
+    plan.variant = variantOf(params, work, plan.isVectorwise);
+    if (plan.variant == 0)
+    {
+        return false;
+    }
+    plan.query = params.query;
+    plan.key = params.key;
+    plan.value = params.value;
+    plan.context = params.context;
+    plan.logSumExp = params.logSumExp;
+    plan.batch = params.batch;
+    plan.queries = params.queries;
+    plan.keys = static_cast<int32_t>(params.keys);
+    plan.headSize = static_cast<int32_t>(params.headSize);
+    plan.valueSize = static_cast<int32_t>(params.valueSize);
+    plan.heads = static_cast<int32_t>(params.heads);
+    plan.kvHeads = static_cast<int32_t>(params.kvHeads);
+    plan.headsOfGroup = plan.heads / plan.kvHeads;
+    plan.queryGroupStride =
+        params.queryGroupStride != 0 ? params.queryGroupStride : plan.headsOfGroup * params.query.headStride;
+    int64_t const packed = packedHeads(params);
+    plan.packedHeads = Divisor(packed);
+    plan.headGroups = Divisor(params.heads / packed);
+    plan.rows = work.rows;
+    int const tileValue = kAttentionTiles[plan.variant - 1].value;
+    plan.valueChunks = static_cast<int32_t>((params.valueSize + tileValue - 1) / tileValue);
+
+    plan.interval = IntervalMask{params.queries, params.keys, params.causal, params.windowLeft, params.windowRight,
+        params.kvLengths, params.kvStarts};
+    plan.scoreMap = ScoreMap{params.scale, params.softcap};
+    plan.emptyRows = params.emptyRows;
+    plan.mask = plan.isVectorwise ? maskOf(params) : AttentionMask::kAny;
+    plan.bias = params.bias;
+    plan.biasIsFloat32 = params.biasIsFloat32 || params.type == DataType::kFloat32;
+    plan.keep = params.keep;
+    plan.keepType = params.keepType;
+    planSplits(params, work, plan);
+    return true;
+}
+
+int attentionVariants(FusedAttentionParams const& params, int32_t* variants, int capacity)
+{
+    if (!isInContract(params) || isEmpty(params))
+    {
+        return 0;
+    }
+    AttentionWork const work = workOf(params);
+    bool const mayBeVectorwise = hasVectorSizes(params);
+    int32_t const best = chooseVariant(work, mayBeVectorwise);
+    int count = 0;
+    auto const add = [&](int32_t variant) {
+        if (count < capacity)
+        {
+            variants[count] = variant;
+        }
+        ++count;
+    };
+    if (best > 0)
+    {
+        add(best);
+    }
+    for (int i = 0; i < kAttentionTileCount; ++i)
+    {
+        if (i + 1 != best && rank(i, work) > 0 && isCompiledFor(i, mayBeVectorwise))
+        {
+            add(i + 1);
+        }
+    }
+    return count;
+}
+
+size_t attentionWorkspaceBytes(FusedAttentionParams const& params)
+{
+    if (!isInContract(params) || isEmpty(params))
+    {
+        return 0;
+    }
+    // Blocks that share no row times splits are no more than the wanted blocks, or nothing is split. The bound is the
+    // same for all sizes, so that one for the largest serves the smaller ones, which may split where it does not.
+    constexpr int64_t kPartialRows = kWantedBlocks * kFewRows;
+    bool const maySplit = params.emptyRows == EmptyRows::kZeros;
+    return maySplit ? static_cast<size_t>(kPartialRows * (params.valueSize + 2)) * sizeof(float) : 0;
+}
+
+cudaError_t launchFusedAttention(FusedAttentionParams const& params, cudaStream_t stream)
+{
+    AttentionPlan plan;
+    if (!makeAttentionPlan(params, plan))
+    {
+        return cudaErrorInvalidValue;
+    }
+    if (plan.rows == 0)
+    {
+        return cudaSuccess;
+    }
+    if (plan.splits > 1 && plan.partial.context == nullptr)
+    {
+        return cudaErrorInvalidValue;
+    }
+    switch (params.type)
+    {
+    case DataType::kFloat32: return launchAttentionFloat32(plan, stream);
+    case DataType::kFloat16: return launchAttentionFloat16(plan, stream);
+    case DataType::kBFloat16: return launchAttentionBFloat16(plan, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+} // namespace attngraft

@@ -1,0 +1,287 @@
+// The instructions that attention is made of, one function each: copies to shared memory that do not wait, matrix
+// fragments, matrix products. Compute capability 8.0 and later.
+//
+// Shared memory is addressed in bytes from the beginning of the block's dynamic shared memory window, as the
+// instructions do it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace attngraft
+{
+
+//! How products are computed: the elements' type, and in what.
+struct HalfMath
+{
+    using Element = __half;
+};
+
+struct BFloat16Math
+{
+    using Element = __nv_bfloat16;
+};
+
+//! fp32 elements, of whose 24 bits the products see 11.
+struct Tf32Math
+{
+    using Element = float;
+};
+
+//! fp32 elements, products of all but the last bits: each factor as the sum of two TF32 numbers, three products.
+struct Fp32Math
+{
+    using Element = float;
+};
+
+} // namespace attngraft
+
+#if defined(ATTNGRAFT_DEVICE_INSTRUCTIONS) // something else that has them: a test's, on the CPU
+#include ATTNGRAFT_DEVICE_INSTRUCTIONS
+#else
+
+#define ATTNGRAFT_DEVICE __device__ __forceinline__
+
+namespace attngraft
+{
+
+using SharedAddress = uint32_t;
+
+//! Where the block's dynamic shared memory begins.
+ATTNGRAFT_DEVICE SharedAddress dynamicSharedMemory()
+{
+    extern __shared__ __align__(1024) unsigned char attngraftSharedMemory[];
+    return static_cast<SharedAddress>(__cvta_generic_to_shared(attngraftSharedMemory));
+}
+
+//! Starts a copy of 16 bytes, of which those beyond `bytes` become 0. `from` is aligned to 16 bytes.
+ATTNGRAFT_DEVICE void copyAsync16(SharedAddress to, void const* from, int bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+ATTNGRAFT_DEVICE void commitCopies()
+{
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+//! Waits until at most `pending` of this thread's commits are under way.
+template <int pending>
+ATTNGRAFT_DEVICE void waitForCopies()
+{
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
+}
+
+//! Four 8x8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8, and receives of each
+//! matrix the elements 2 * (l % 4) and the next of row l / 4.
+ATTNGRAFT_DEVICE void loadMatrices(uint32_t (&to)[4], SharedAddress from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+//! The same, each matrix transposed.
+ATTNGRAFT_DEVICE void loadMatricesTransposed(uint32_t (&to)[4], SharedAddress from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+//! The nearest TF32 number.
+ATTNGRAFT_DEVICE uint32_t roundToTf32(float x)
+{
+    uint32_t rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+    return rounded;
+}
+
+//! c += a * b in fp32, for 16-bit types a 16x16, b 16x8, for TF32 a 16x8, b 8x8.
+template <typename Math>
+ATTNGRAFT_DEVICE void multiplyFragments(float (&c)[4], uint32_t const (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if constexpr (std::is_same_v<Math, HalfMath>)
+    {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};\n"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+    else if constexpr (std::is_same_v<Math, BFloat16Math>)
+    {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};\n"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+    else
+    {
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};\n"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
+}
+
+//! Two elements of T in one register, `low` first in memory.
+template <typename T>
+ATTNGRAFT_DEVICE uint32_t packPair(float low, float high)
+{
+    uint32_t pair;
+    if constexpr (std::is_same_v<T, __half>)
+    {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    }
+    else
+    {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    }
+    return pair;
+}
+
+ATTNGRAFT_DEVICE void storeShared(SharedAddress to, uint32_t value)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+
+ATTNGRAFT_DEVICE void storeShared(SharedAddress to, uint2 value)
+{
+    asm volatile("st.shared.v2.b32 [%0], {%1,%2};" ::"r"(to), "r"(value.x), "r"(value.y) : "memory");
+}
+
+ATTNGRAFT_DEVICE void storeShared(SharedAddress to, uint4 value)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(value.x), "r"(value.y), "r"(value.z),
+                 "r"(value.w)
+                 : "memory");
+}
+
+template <typename Value>
+ATTNGRAFT_DEVICE Value loadShared(SharedAddress from)
+{
+    Value value;
+    if constexpr (std::is_same_v<Value, uint4>)
+    {
+        asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                     : "r"(from)
+                     : "memory");
+    }
+    else
+    {
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
+    }
+    return value;
+}
+
+ATTNGRAFT_DEVICE float shuffleXor(float value, int lanes)
+{
+    return __shfl_xor_sync(0xffffffffU, value, lanes);
+}
+
+ATTNGRAFT_DEVICE bool anyInWarp(bool condition)
+{
+    return __any_sync(0xffffffffU, condition);
+}
+
+//! Bit l is lane l's condition.
+ATTNGRAFT_DEVICE uint32_t ballot(bool condition)
+{
+    return __ballot_sync(0xffffffffU, condition);
+}
+
+ATTNGRAFT_DEVICE bool anyInBlock(bool condition)
+{
+    return __syncthreads_or(condition) != 0;
+}
+
+ATTNGRAFT_DEVICE void synchronizeBlock()
+{
+    __syncthreads();
+}
+
+ATTNGRAFT_DEVICE void synchronizeWarp()
+{
+    __syncwarp();
+}
+
+//! 2^x within 2 units in the last place; results below 2^-126 are 0.
+ATTNGRAFT_DEVICE float exp2Fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+} // namespace attngraft
+
+#endif
+
+namespace attngraft
+{
+
+ATTNGRAFT_DEVICE float bitsAsFloat(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+ATTNGRAFT_DEVICE uint32_t floatAsBits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+//! c += a * b for fragments as they come from memory: a 16x16 and b 16x8 of 16-bit types, 16x8 and 8x8 of fp32.
+template <typename Math>
+ATTNGRAFT_DEVICE void multiplyAdd(float (&c)[4], uint32_t const (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if constexpr (sizeof(typename Math::Element) == 2)
+    {
+        multiplyFragments<Math>(c, a, b0, b1);
+        return;
+    }
+    uint32_t const b[2] = {b0, b1};
+    uint32_t left[4];
+    uint32_t right[2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+    {
+        left[i] = roundToTf32(bitsAsFloat(a[i]));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+    {
+        right[i] = roundToTf32(bitsAsFloat(b[i]));
+    }
+    if constexpr (std::is_same_v<Math, Fp32Math>)
+    {
+        // The small parts first, so that the large sum is rounded once.
+        uint32_t leftRest[4];
+        uint32_t rightRest[2];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+        {
+            leftRest[i] = roundToTf32(bitsAsFloat(a[i]) - bitsAsFloat(left[i]));
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+        {
+            rightRest[i] = roundToTf32(bitsAsFloat(b[i]) - bitsAsFloat(right[i]));
+        }
+        multiplyFragments<Math>(c, leftRest, right[0], right[1]);
+        multiplyFragments<Math>(c, left, rightRest[0], rightRest[1]);
+    }
+    multiplyFragments<Math>(c, left, right[0], right[1]);
+}
+
+} // namespace attngraft

@@ -1,0 +1,159 @@
+// launchFusedAttention over the emulated device, with C linkage: Python's tests run the kernels' own source on the CPU,
+// for as long as they like, and the same cases again on a GPU.
+#define ATTNGRAFT_DEVICE_INSTRUCTIONS "emulated_device.h"
+
+#include "attention_dispatch.h"
+#include "attention_kernel.cuh"
+#include "attention_kernels.h"
+#include "fused_attention.h"
+
+#include <cstdio>
+#include <exception>
+#include <random>
+
+#define ATTNGRAFT_TEST_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace
+{
+
+//! What the emulated device says of itself, and what happened on it.
+struct Emulation
+{
+    int sharedBytes{attngraft::kSharedBytesAnywhere};
+    std::mt19937 random;
+    std::exception_ptr error;
+};
+
+Emulation& emulation()
+{
+    static Emulation state;
+    return state;
+}
+
+template <typename Kernel>
+cudaError_t runGrid(dim3 grid, int threads, int sharedBytes, Kernel const& kernel)
+{
+    try
+    {
+        for (unsigned z = 0; z < grid.z; ++z)
+        {
+            for (unsigned y = 0; y < grid.y; ++y)
+            {
+                for (unsigned x = 0; x < grid.x; ++x)
+                {
+                    attngraft::emulation::Block block(
+                        grid, uint3{x, y, z}, threads, static_cast<size_t>(sharedBytes), emulation().random());
+                    block.run(kernel);
+                }
+            }
+        }
+    }
+    catch (...)
+    {
+        emulation().error = std::current_exception();
+        return cudaErrorLaunchFailure;
+    }
+    return cudaSuccess;
+}
+
+template <typename Math>
+struct EmulatedLaunch
+{
+    template <typename Tile, attngraft::AttentionMask kMask, bool kCapped, bool kVectorwise>
+    cudaError_t run(attngraft::AttentionPlan const& plan) const
+    {
+        return runGrid(attngraft::attentionGrid<Tile>(plan), Tile::kThreads, attngraft::sharedBytes<Tile>(plan),
+            [&] { attngraft::attentionKernel<Math, Tile, kMask, kCapped, kVectorwise>(plan); });
+    }
+};
+
+template <typename Math>
+cudaError_t emulate(attngraft::AttentionPlan const& plan)
+{
+    using Element = typename Math::Element;
+    cudaError_t const status = attngraft::dispatchAttention<sizeof(Element)>(plan, EmulatedLaunch<Math>{});
+    if (status != cudaSuccess || plan.splits == 1)
+    {
+        return status;
+    }
+    constexpr int kThreads = 128;
+    int64_t const rows = plan.batch * plan.heads * plan.queries;
+    dim3 const grid(static_cast<unsigned>((rows * 32 + kThreads - 1) / kThreads));
+    return runGrid(grid, kThreads, 0, [&] { attngraft::combineSplits<Element>(plan); });
+}
+
+} // namespace
+
+namespace attngraft
+{
+
+cudaError_t launchAttentionFloat32(AttentionPlan const& plan, cudaStream_t)
+{
+    return plan.isExact ? emulate<Fp32Math>(plan) : emulate<Tf32Math>(plan);
+}
+
+cudaError_t launchAttentionFloat16(AttentionPlan const& plan, cudaStream_t)
+{
+    return emulate<HalfMath>(plan);
+}
+
+cudaError_t launchAttentionBFloat16(AttentionPlan const& plan, cudaStream_t)
+{
+    return emulate<BFloat16Math>(plan);
+}
+
+} // namespace attngraft
+
+// The runtime's two functions that planning asks.
+extern "C" cudaError_t cudaGetDevice(int* device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int)
+{
+    *value = emulation().sharedBytes;
+    return cudaSuccess;
+}
+
+//! Size of FusedAttentionParams in bytes.
+ATTNGRAFT_TEST_EXPORT size_t attngraft_test_attention_params_size()
+{
+    return sizeof(attngraft::FusedAttentionParams);
+}
+
+//! As attentionVariants, on a device with `sharedBytes` of shared memory for a block.
+ATTNGRAFT_TEST_EXPORT int attngraft_test_attention_variants(
+    attngraft::FusedAttentionParams const* params, int32_t* variants, int capacity, int sharedBytes)
+{
+    emulation().sharedBytes = sharedBytes;
+    return attngraft::attentionVariants(*params, variants, capacity);
+}
+
+ATTNGRAFT_TEST_EXPORT size_t attngraft_test_attention_workspace(attngraft::FusedAttentionParams const* params)
+{
+    return attngraft::attentionWorkspaceBytes(*params);
+}
+
+//! Runs on host memory, threads in an order that `seed` decides. Returns the cudaError_t; what went wrong on the device
+//! is then in `message`.
+ATTNGRAFT_TEST_EXPORT int attngraft_test_fused_attention(
+    attngraft::FusedAttentionParams const* params, unsigned seed, char* message, size_t messageBytes)
+{
+    emulation() = Emulation{};
+    emulation().random.seed(seed);
+    cudaError_t const status = attngraft::launchFusedAttention(*params, nullptr);
+    if (emulation().error)
+    {
+        try
+        {
+            std::rethrow_exception(emulation().error);
+        }
+        catch (std::exception const& error)
+        {
+            std::snprintf(message, messageBytes, "%s", error.what());
+        }
+    }
+    return status;
+}

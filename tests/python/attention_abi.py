@@ -1,0 +1,163 @@
+"""FusedAttentionParams from Python: the kernels' border, without TensorRT and without PyTorch.
+
+Mirrors plugin/kernels/fused_attention.h. `emulated_attention` runs the kernels' source on the CPU (the test library
+`libattngraft_emulated_attention.so`, CMake option ATTNGRAFT_BUILD_TESTS); tests/gpu runs the kernels themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from attention_cases import DTYPES, AttentionCase
+
+from attngraft.contract import CausalMode, EmptyRows, Role
+
+TYPE_CODES = {"float32": 0, "float16": 1, "bfloat16": 2}
+KEEP_CODES = {1: 0, 4: 1, 8: 2}  # by bytes of an element
+SCORE_DIMS, MAX_RANK = 4, 6
+MAX_VARIANTS = 64
+MESSAGE_BYTES = 500
+SHARED_BYTES = 227 * 1024
+"""Of a block on compute capability 9.0."""
+
+
+class BroadcastTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * MAX_RANK)]
+
+
+class HeadTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("batch_stride", ctypes.c_int64),
+        ("head_stride", ctypes.c_int64),
+        ("row_stride", ctypes.c_int64),
+    ]
+
+
+class FusedAttentionParams(ctypes.Structure):
+    _fields_ = [
+        *((name, HeadTensor) for name in ("query", "key", "value", "context")),
+        ("log_sum_exp", ctypes.c_void_p),
+        *(
+            (name, ctypes.c_int64)
+            for name in (
+                "batch", "heads", "kv_heads", "queries", "keys", "head_size", "value_size", "query_group_stride",
+            )  # fmt: skip
+        ),
+        ("type", ctypes.c_int32),
+        ("is_exact", ctypes.c_bool),
+        ("bias", BroadcastTensor),
+        ("bias_is_float32", ctypes.c_bool),
+        ("keep", BroadcastTensor),
+        ("keep_type", ctypes.c_int32),
+        ("kv_lengths", ctypes.c_void_p),
+        ("kv_starts", ctypes.c_void_p),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+        ("causal", ctypes.c_int32),
+        ("window_left", ctypes.c_int64),
+        ("window_right", ctypes.c_int64),
+        ("empty_rows", ctypes.c_int32),
+        ("variant", ctypes.c_int32),
+        ("workspace", ctypes.c_void_p),
+    ]
+
+
+@cache
+def emulation() -> ctypes.CDLL:
+    """The emulating library; its struct has the size of the mirror above."""
+    default = Path(__file__).parents[2] / "build" / "lib" / "libattngraft_emulated_attention.so"
+    library = ctypes.CDLL(os.environ.get("ATTNGRAFT_EMULATED_ATTENTION", str(default)))
+    library.attngraft_test_attention_params_size.restype = ctypes.c_size_t
+    library.attngraft_test_attention_workspace.restype = ctypes.c_size_t
+    assert library.attngraft_test_attention_params_size() == ctypes.sizeof(FusedAttentionParams)
+    return library
+
+
+def head_tensor(array: np.ndarray, address: int, shape: tuple[int, int, int, int]) -> HeadTensor:
+    """`array` is a view [B, H, S, D] of memory at `address`; its last stride is one element."""
+    assert array.shape == shape and (array.strides[3] == array.itemsize or shape[3] == 1)
+    batch, head, row = (stride // array.itemsize for stride in array.strides[:3])
+    return HeadTensor(address, batch, head, row)
+
+
+def broadcast_tensor(array: np.ndarray, address: int) -> BroadcastTensor:
+    """A contiguous array that broadcasts to the scores [B, H, Sq, Sk]."""
+    aligned = (1,) * (SCORE_DIMS - array.ndim) + array.shape
+    strides, step = [0] * MAX_RANK, 1
+    for axis in reversed(range(SCORE_DIMS)):
+        strides[axis] = step if aligned[axis] != 1 else 0
+        step *= aligned[axis]
+    return BroadcastTensor(address, (ctypes.c_int64 * MAX_RANK)(*strides))
+
+
+def make_params(
+    case: AttentionCase, addresses: dict[str, int], context: np.ndarray, variant: int = 0
+) -> FusedAttentionParams:
+    """`addresses`: of "q", "k", "v", "context", each operand's role, and, if wanted, "log_sum_exp" and "workspace"; each
+    of the first four that of the first element of the case's view. `context`: a view with the strides of the output."""
+    config, (batch, heads, queries, head_size) = case.config, case.q.shape
+    kv_heads, keys, value_size = case.v.shape[1:]
+    params = FusedAttentionParams(
+        query=head_tensor(case.q, addresses["q"], case.q.shape),
+        key=head_tensor(case.k, addresses["k"], (batch, kv_heads, keys, head_size)),
+        value=head_tensor(case.v, addresses["v"], case.v.shape),
+        context=head_tensor(context, addresses["context"], (batch, heads, queries, value_size)),
+        log_sum_exp=addresses.get("log_sum_exp"),
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        queries=queries,
+        keys=keys,
+        head_size=head_size,
+        value_size=value_size,
+        type=TYPE_CODES[case.dtype],
+        is_exact=bool(config.exact),
+        scale=config.scale,
+        softcap=config.softcap,
+        causal=CausalMode.ALL.index(config.causal),
+        window_left=config.window_left,
+        window_right=config.window_right,
+        empty_rows=EmptyRows.ALL.index(config.empty_rows),
+        variant=variant,
+        workspace=addresses.get("workspace"),
+        kv_lengths=addresses.get(Role.KV_LENGTHS),
+        kv_starts=addresses.get(Role.KV_STARTS),
+    )
+    if Role.BIAS in case.operands:
+        params.bias = broadcast_tensor(case.operands[Role.BIAS], addresses[Role.BIAS])
+        params.bias_is_float32 = case.operands[Role.BIAS].dtype == np.float32
+    if Role.KEEP in case.operands:
+        params.keep = broadcast_tensor(case.operands[Role.KEEP], addresses[Role.KEEP])
+        params.keep_type = KEEP_CODES[case.operands[Role.KEEP].dtype.itemsize]
+    return params
+
+
+def variants(case: AttentionCase, shared_bytes: int = SHARED_BYTES) -> list[int]:
+    """The variants that serve a case, best guess first."""
+    params = make_params(case, dict.fromkeys(("q", "k", "v", "context", *case.operands), 0), case.empty_context())
+    found = (ctypes.c_int32 * MAX_VARIANTS)()
+    count = emulation().attngraft_test_attention_variants(ctypes.byref(params), found, MAX_VARIANTS, shared_bytes)
+    return list(found[:count])
+
+
+def emulated_attention(case: AttentionCase, variant: int = 0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Context [B, H, Sq, Dv] and log-sum-exp [B, H, Sq]. The outputs begin as NaN, and so does the workspace."""
+    context = case.empty_context()
+    logarithms = np.full(case.q.shape[:3], np.nan, np.float32)
+    arrays = {"q": case.q, "k": case.k, "v": case.v, "context": context, "log_sum_exp": logarithms, **case.operands}
+    params = make_params(case, {name: array.ctypes.data for name, array in arrays.items()}, context, variant)
+    workspace = np.full(emulation().attngraft_test_attention_workspace(ctypes.byref(params)) // 4 + 1, np.nan, "f4")
+    params.workspace = workspace.ctypes.data
+    message = ctypes.create_string_buffer(MESSAGE_BYTES)
+    status = emulation().attngraft_test_fused_attention(ctypes.byref(params), seed, message, MESSAGE_BYTES)
+    assert status == 0, f"status {status}: {message.value.decode()}; {case.describe()}"
+    case.assert_nothing_else_written(context)
+    return context, logarithms
+
+
+assert set(TYPE_CODES) == set(DTYPES)

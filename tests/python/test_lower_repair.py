@@ -248,3 +248,29 @@ def test_a_reversal_down_to_the_first_element() -> None:
     assert builds(repaired)
     others = flip(least + 1)
     assert repair_model(others, RTX)[0] is others
+
+
+def einsum(equation: str) -> ModelProto:
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[B,S,4] x, float[B,T,4] y) => (float[B,S,T] z) {{ z = Einsum<equation = "{equation}">(x, y) }}
+    """)
+
+
+@pytest.mark.parametrize("equation", ["BID,BJD->BIJ", "Bbd,BDd->BbD", "B I d, B i d -> B I i"])
+def test_einsum_in_capital_letters(equation: str) -> None:
+    """As torchvision's MaxViT writes it."""
+    model = einsum(equation)
+    repaired, (repair,) = repair_model(model, RTX)
+    assert "small letters" in str(repair)
+    onnx.checker.check_model(repaired, full_check=True)
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal((2, n, 4)).astype(np.float32) for name, n in (("x", 3), ("y", 5))}
+    np.testing.assert_array_equal(run(model, feeds), run(repaired, feeds))
+    assert not builds(model)
+    assert builds(repaired)
+
+
+def test_einsum_in_small_letters_is_left_alone() -> None:
+    model = einsum("bid,bjd->bij")
+    assert repair_model(model, RTX)[0] is model

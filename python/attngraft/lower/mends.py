@@ -6,6 +6,7 @@ that is computed changes.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -124,6 +125,24 @@ def _mend_axes(node: NodeProto, facts: GraphFacts) -> Mended | None:
     return [constant], Repair(node_label(node), "axes computed", "TensorRT wants axes to be constants")
 
 
+def _mend_einsum(node: NodeProto, facts: GraphFacts) -> Mended | None:
+    """An equation in capital letters, as ONNX has it, in small ones."""
+    equation = onnx.helper.get_node_attr_value(node, "equation").decode()
+    letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
+    if not any(letter.isupper() for letter in letters) or len(letters) > len(string.ascii_lowercase):
+        return None
+    free = (letter for letter in string.ascii_lowercase if letter not in letters and letter.upper() not in letters)
+    small = {letter: letter for letter in letters if letter.islower()}
+    for letter in letters:
+        if letter.isupper():
+            small[letter] = letter.lower() if letter.lower() not in small.values() else next(free)
+    made = NodeProto()
+    made.CopyFrom(node)
+    del made.attribute[:]
+    made.attribute.append(onnx.helper.make_attribute("equation", "".join(small.get(sign, sign) for sign in equation)))
+    return [made], Repair(node_label(node), "equation in small letters", "TensorRT takes no capital ones")
+
+
 def _mend_slice(node: NodeProto, facts: GraphFacts) -> Mended | None:
     """The end of a reversing Slice (PyTorch's flip): the least integer, which has no negative, becomes the next one,
     which means the same."""
@@ -173,6 +192,7 @@ FOR_TENSORRT: dict[Mend, frozenset[str]] = {
     _mend_eye: frozenset({"EyeLike"}),
     _mend_boolean_fill: frozenset({"ScatterND"}),
     _mend_slice: frozenset({"Slice"}),
+    _mend_einsum: frozenset({"Einsum"}),
     _mend_axes: frozenset({"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "Squeeze", "Unsqueeze"}),
 }
 """That, and what TensorRT does not take, in the order in which they are tried."""

@@ -45,7 +45,14 @@ class FusedAttentionParams(ctypes.Structure):
         *(
             (name, ctypes.c_int64)
             for name in (
-                "batch", "heads", "kv_heads", "queries", "keys", "head_size", "value_size", "query_group_stride",
+                "batch",
+                "heads",
+                "kv_heads",
+                "queries",
+                "keys",
+                "head_size",
+                "value_size",
+                "query_group_stride",
             )  # fmt: skip
         ),
         ("type", ctypes.c_int32),
@@ -98,8 +105,8 @@ def broadcast_tensor(array: np.ndarray, address: int) -> BroadcastTensor:
 def make_params(
     case: AttentionCase, addresses: dict[str, int], context: np.ndarray, variant: int = 0
 ) -> FusedAttentionParams:
-    """`addresses`: of "q", "k", "v", "context", each operand's role, and, if wanted, "log_sum_exp" and "workspace"; each
-    of the first four that of the first element of the case's view. `context`: a view with the strides of the output."""
+    """`addresses`: of "q", "k", "v", "context" (of the first element of the view), of each operand's role, and, if
+    wanted, of "log_sum_exp" and "workspace". `context`: a view with the strides of the output."""
     config, (batch, heads, queries, head_size) = case.config, case.q.shape
     kv_heads, keys, value_size = case.v.shape[1:]
     params = FusedAttentionParams(

@@ -138,14 +138,6 @@ def test_bad_model(kind: str, command: str, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == files
 
 
-def test_lowering_of_a_later_version(tmp_path: Path) -> None:
-    model, target = tmp_path / "model.onnx", tmp_path / "target"
-    saved()(model)
-    target.write_bytes(BEFORE)
-    expect_error(attngraft("rewrite", model, "-o", target, "--lower", "attention"), "attention")
-    assert target.read_bytes() == BEFORE
-
-
 SHAPE = f"x=1x{SIZE}x{SIZE}"
 
 

@@ -49,7 +49,9 @@ def test_builds_in_every_layout(tmp_path: Path, layout: str, context: list[int])
     assert built["output"] == context
 
 
-@pytest.mark.parametrize(("layout", "kv_heads"), [("qkv", HEADS), ("qkv", KV_HEADS), ("qkv_by_head", HEADS), ("qkv_by_head", KV_HEADS)])
+@pytest.mark.parametrize(
+    ("layout", "kv_heads"), [("qkv", HEADS), ("qkv", KV_HEADS), ("qkv_by_head", HEADS), ("qkv_by_head", KV_HEADS)]
+)
 def test_builds_over_a_packed_projection(tmp_path: Path, layout: str, kv_heads: int) -> None:
     config = FusedAttention(layout=layout, heads=HEADS, kv_heads=kv_heads)
     inputs = {"qkv": (TensorProto.FLOAT16, ["batch", "queries", (HEADS + 2 * kv_heads) * HEAD_SIZE])}

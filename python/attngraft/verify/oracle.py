@@ -58,8 +58,8 @@ def probabilities(scores: Array, config: MaskConfig, operands: Mapping[str, Arra
 
 
 def log_sum_exp(scores: Array, config: MaskConfig, operands: Mapping[str, Array | None]) -> npt.NDArray[np.float64]:
-    """[..., Sq]: the natural logarithm of the sum of exp(s) over the allowed keys; -inf for a row without any, NaN where
-    the probabilities are."""
+    """[..., Sq]: the natural logarithm of the sum of exp(s) over the allowed keys; -inf for a row without any, NaN
+    where the probabilities are."""
     s = _biased_scores(scores, config, operands.get(Role.BIAS))
     masked = np.where(_allowed(scores.shape, config, operands), s, -np.inf)
     top = masked.max(axis=-1, initial=-np.inf)

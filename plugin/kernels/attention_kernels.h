@@ -8,7 +8,10 @@
 namespace attngraft
 {
 
+//! fp32 tensors with products in fp32.
 cudaError_t launchAttentionFloat32(AttentionPlan const& plan, cudaStream_t stream);
+//! fp32 tensors with products in TF32.
+cudaError_t launchAttentionTf32(AttentionPlan const& plan, cudaStream_t stream);
 cudaError_t launchAttentionFloat16(AttentionPlan const& plan, cudaStream_t stream);
 cudaError_t launchAttentionBFloat16(AttentionPlan const& plan, cudaStream_t stream);
 

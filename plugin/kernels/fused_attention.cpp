@@ -334,7 +334,8 @@ cudaError_t launchFusedAttention(FusedAttentionParams const& params, cudaStream_
     }
     switch (params.type)
     {
-    case DataType::kFloat32: return launchAttentionFloat32(plan, stream);
+    case DataType::kFloat32:
+        return plan.isExact ? launchAttentionFloat32(plan, stream) : launchAttentionTf32(plan, stream);
     case DataType::kFloat16: return launchAttentionFloat16(plan, stream);
     case DataType::kBFloat16: return launchAttentionBFloat16(plan, stream);
     }

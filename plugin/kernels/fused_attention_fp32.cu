@@ -6,7 +6,7 @@ namespace attngraft
 
 cudaError_t launchAttentionFloat32(AttentionPlan const& plan, cudaStream_t stream)
 {
-    return plan.isExact ? launchAttention<Fp32Math>(plan, stream) : launchAttention<Tf32Math>(plan, stream);
+    return launchAttention<Fp32Math>(plan, stream);
 }
 
 } // namespace attngraft

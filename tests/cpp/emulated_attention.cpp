@@ -89,7 +89,12 @@ namespace attngraft
 
 cudaError_t launchAttentionFloat32(AttentionPlan const& plan, cudaStream_t)
 {
-    return plan.isExact ? emulate<Fp32Math>(plan) : emulate<Tf32Math>(plan);
+    return emulate<Fp32Math>(plan);
+}
+
+cudaError_t launchAttentionTf32(AttentionPlan const& plan, cudaStream_t)
+{
+    return emulate<Tf32Math>(plan);
 }
 
 cudaError_t launchAttentionFloat16(AttentionPlan const& plan, cudaStream_t)

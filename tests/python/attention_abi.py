@@ -74,11 +74,17 @@ class FusedAttentionParams(ctypes.Structure):
     ]
 
 
+def _built_library() -> Path:
+    """Of the build that `make test` makes, or of one in `build` itself."""
+    build = Path(__file__).parents[2] / "build"
+    places = [folder / "lib" / "libattngraft_emulated_attention.so" for folder in (build / "dev", build)]
+    return next((place for place in places if place.exists()), places[0])
+
+
 @cache
 def emulation() -> ctypes.CDLL:
     """The emulating library; its struct has the size of the mirror above."""
-    default = Path(__file__).parents[2] / "build" / "lib" / "libattngraft_emulated_attention.so"
-    library = ctypes.CDLL(os.environ.get("ATTNGRAFT_EMULATED_ATTENTION", str(default)))
+    library = ctypes.CDLL(os.environ.get("ATTNGRAFT_EMULATED_ATTENTION") or str(_built_library()))
     library.attngraft_test_attention_params_size.restype = ctypes.c_size_t
     library.attngraft_test_attention_workspace.restype = ctypes.c_size_t
     assert library.attngraft_test_attention_params_size() == ctypes.sizeof(FusedAttentionParams)

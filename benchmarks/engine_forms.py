@@ -99,7 +99,7 @@ def build_forms(one: MeasuredModel, original: Path, forms: Mapping[str, Path], f
         try:
             _build(one, label, source, engine, own_cache, expected)
         except (AttngraftError, RuntimeError) as error:
-            one.notes[f"{label} refused"] = _short(error)
+            one.notes[f"{label} refused"] = _short(error).replace(f"{folder}/", "")
 
 
 def _build(

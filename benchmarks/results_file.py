@@ -114,7 +114,8 @@ def _occasion() -> dict[str, str | None]:
 def _command() -> str:
     spec = sys.modules["__main__"].__spec__
     module = spec.name if spec is not None else sys.argv[0]
-    return " ".join(["python -m", module, *sys.argv[1:]])
+    here = f"{Path.cwd()}/"  # where on a machine the tree lies says nothing
+    return " ".join(["python -m", module, *(argument.replace(here, "") for argument in sys.argv[1:])])
 
 
 def _package_version(package: str) -> str | None:

@@ -6,12 +6,9 @@ view of the context. Left-overs of the way there go with the site where nothing 
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-from onnx import TensorProto
-
 from attngraft.contract import DOMAIN, FUSED_ATTENTION, Layout
 from attngraft.errors import RewriteError
+from attngraft.lower.context_types import ContextTypes
 from attngraft.lower.emit import Constants, Emitter
 from attngraft.lower.onnx_function import PLUGIN_IDENTITY
 from attngraft.lower.operands import Operands
@@ -26,16 +23,14 @@ KEY_INPUT = 1
 
 
 class AttentionLowering:
-    """Lowers sites one after the other, in the order of the nodes that make their contexts. `widened_contexts`
-    collects, by half type, the contexts of the main graph that are cast to fp32 because the model had the second
-    product in fp32."""
+    """Lowers sites one after the other, in the order of the nodes that make their contexts."""
 
-    def __init__(self, surgery: Surgery, types: TensorTypes, opset: int) -> None:
+    def __init__(self, surgery: Surgery, types: TensorTypes, opset: int, contexts: ContextTypes) -> None:
         self._surgery = surgery
         self._opset = opset
         self._constants = Constants(surgery)
         self._operands = Operands(types)
-        self.widened_contexts: dict[int, list[str]] = defaultdict(list)
+        self._contexts = contexts
 
     def apply(self, site: Site, overload: str) -> None:
         """Puts the node in the site's place, with the function of that `overload` as its body; the name of what it
@@ -66,15 +61,9 @@ class AttentionLowering:
 
     def _as_in_model(self, emit: Emitter, site: Site, form: AttentionForm, made: str) -> str:
         """The node's output in the shape and type of the tensor that it stands for."""
-        whole = site.whole
         if form.split_context:
             made = emit.node("Reshape", made, emit.integers([0, 0, form.split_context, -1]))
-        back = whole.context_dtype or whole.dtype
-        if back != whole.dtype:
-            made = emit.cast(made, onnx_dtype(back))
-            if not site.graph and onnx_dtype(back) == TensorProto.FLOAT:
-                self.widened_contexts[onnx_dtype(whole.dtype)].append(form.context)
-        return made
+        return self._contexts.as_in_model(emit, site, made, form.context)
 
 
 def _tensors(emit: Emitter, site: Site, form: AttentionForm) -> list[str]:

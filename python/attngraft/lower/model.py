@@ -8,6 +8,7 @@ from onnx import ModelProto
 
 from attngraft.errors import RewriteError
 from attngraft.lower.attention import AttentionLowering
+from attngraft.lower.context_types import ContextTypes
 from attngraft.lower.functions import FunctionTable
 from attngraft.lower.narrow import narrow_from
 from attngraft.lower.native import NativeLowering
@@ -34,8 +35,9 @@ def lower_model(
     surgery = Surgery(model)
     types, opset = TensorTypes(model), default_opset(model)
     softmax = SoftmaxLowering(surgery, types, opset)
-    native = NativeLowering(surgery, types, opset, target)
-    attention = AttentionLowering(surgery, types, opset)
+    contexts = ContextTypes()
+    native = NativeLowering(surgery, types, opset, target, contexts)
+    attention = AttentionLowering(surgery, types, opset, contexts)
     functions = FunctionTable(model)
     for site in chosen:
         if choices[site.name] == "native":
@@ -46,9 +48,8 @@ def lower_model(
             softmax.apply(site, functions.overload(site.config, onnx_dtype(site.dtype), site.rank))
     lowered = surgery.to_proto()
     functions.add_to(lowered)
-    for widened in (native.widened_contexts, attention.widened_contexts):
-        for dtype, contexts in widened.items():
-            narrow_from(lowered, contexts, dtype)
+    for dtype, widened in contexts.widened.items():
+        narrow_from(lowered, widened, dtype)
     return lowered
 
 

@@ -13,13 +13,12 @@ measurements behind it, is in docs/what_tensorrt_fuses.md:
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 from onnx import TensorProto
 
 from attngraft.errors import RewriteError
 from attngraft.lower.attention_form import emit_attention, takes_attention_form
+from attngraft.lower.context_types import ContextTypes
 from attngraft.lower.emit import Constants, Emitter
 from attngraft.lower.empty_rows import RowsWithKeys, may_have_empty_rows
 from attngraft.lower.mask_forms import apply_masks, needs_float32
@@ -39,18 +38,18 @@ SOFTMAX_TAKES_ONE_AXIS = 13
 
 
 class NativeLowering:
-    """Lowers sites one after the other, in the order of the nodes that make their contexts. `widened_contexts`
-    collects, by half type, the contexts of the main graph that are cast to fp32 because the model had the second
-    product in fp32."""
+    """Lowers sites one after the other, in the order of the nodes that make their contexts."""
 
-    def __init__(self, surgery: Surgery, types: TensorTypes, opset: int, target: Target | None) -> None:
+    def __init__(
+        self, surgery: Surgery, types: TensorTypes, opset: int, target: Target | None, contexts: ContextTypes
+    ) -> None:
         self._surgery = surgery
         self._types = types
         self._opset = opset
         self._target = target
         self._constants = Constants(surgery)
         self._rows_with_keys = RowsWithKeys(types)
-        self.widened_contexts: dict[int, list[str]] = defaultdict(list)
+        self._contexts = contexts
 
     def apply(self, site: Site) -> None:
         """Puts new nodes in the site's place; the context keeps its name. Raises RewriteError where the record does not
@@ -96,16 +95,11 @@ class NativeLowering:
     def _emit_context(self, emit: Emitter, site: Site, dtype: int) -> None:
         """The whole site; the context in the layout and type of the original, under its name."""
         whole = site.whole
-        back = onnx_dtype(whole.context_dtype or whole.dtype)
         made = self._plain_context(emit, site, dtype)
         if whole.layout == "bsd":
             made = emit.node("Transpose", made, perm=[0, 2, 1, 3])
             made = emit.node("Reshape", made, emit.integers([0, 0, -1]))
-        if back != dtype:
-            made = emit.cast(made, back)
-            if not site.graph and back == TensorProto.FLOAT:
-                self.widened_contexts[dtype].append(whole.context)
-        emit.rename(made, whole.context)
+        emit.rename(self._contexts.as_in_model(emit, site, made, whole.context), whole.context)
 
 
 def _operands(emit: Emitter, site: Site, dtype: int) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import sys
 import time
 import warnings
@@ -217,8 +218,13 @@ def _sdpa(work: Work, tensors: Tensors, backend: SDPBackend) -> torch.Tensor:
 
 
 def _eager_softcap(work: Work, tensors: Tensors) -> torch.Tensor:
-    scores = tensors.q @ tensors.k.transpose(-1, -2) * (work.config.scale / work.softcap)
-    return torch.softmax(torch.tanh(scores) * work.softcap, dim=-1) @ tensors.v
+    group = work.heads // (work.kv_heads or work.heads)
+    k, v = (tensor.repeat_interleave(group, dim=1) if group > 1 else tensor for tensor in (tensors.k, tensors.v))
+    scores = torch.tanh(tensors.q @ k.transpose(-1, -2) * (work.config.scale / work.softcap)) * work.softcap
+    if work.causal:
+        above = torch.ones(work.queries, work.keys, dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(above, -math.inf)
+    return torch.softmax(scores, dim=-1) @ v
 
 
 def _flex_softcap(work: Work, tensors: Tensors) -> Candidate:
@@ -226,10 +232,13 @@ def _flex_softcap(work: Work, tensors: Tensors) -> Candidate:
 
     compiled = torch.compile(flex_attention, dynamic=False)
 
-    def capped(score: torch.Tensor, *_position: torch.Tensor) -> torch.Tensor:
-        return work.softcap * torch.tanh(score / work.softcap)
+    def capped(score: torch.Tensor, _batch: object, _head: object, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        soft = work.softcap * torch.tanh(score / work.softcap)
+        return torch.where(q >= k, soft, -math.inf) if work.causal else soft
 
-    return lambda: compiled(tensors.q, tensors.k, tensors.v, score_mod=capped, scale=work.config.scale)
+    return lambda: compiled(
+        tensors.q, tensors.k, tensors.v, score_mod=capped, scale=work.config.scale, enable_gqa=bool(work.kv_heads)
+    )
 
 
 def describe(row: Row) -> str:

@@ -26,7 +26,31 @@ ATTNGRAFT_DEVICE int swizzled(int vector, int row)
     return (vector ^ (row & 7)) * 16;
 }
 
-//! The rows that a block computes. A row is a query of one of the packed heads.
+//! A tile in shared memory whose rows lie one after another.
+template <int rowBytes>
+struct RowLayout
+{
+    //! Bytes from the beginning of the tile to a vector of a row.
+    static ATTNGRAFT_DEVICE int at(int row, int vector)
+    {
+        return row * rowBytes + swizzled(vector, row);
+    }
+};
+
+//! A tile as panels of 8 vectors of each row, as the products of warp groups read it.
+template <int rows>
+struct PanelLayout
+{
+    static constexpr int kPanelBytes = rows * 8 * kVectorBytes;
+
+    static ATTNGRAFT_DEVICE int at(int row, int vector)
+    {
+        return vector / 8 * kPanelBytes + row * 8 * kVectorBytes + swizzled(vector % 8, row);
+    }
+};
+
+//! The rows that a block computes. Where it `packs`, a row is a query of one of the packed heads, else of the one head.
+template <bool packs>
 struct BlockPlace
 {
     int batch;
@@ -42,16 +66,16 @@ struct BlockPlace
     ATTNGRAFT_DEVICE BlockPlace(AttentionPlan const& plan, Tile)
     {
         auto const group = static_cast<int>(blockIdx.x);
-        auto const packed = static_cast<int>(plan.packedHeads.value);
+        int const packed = packs ? static_cast<int>(plan.packedHeads.value) : 1;
         batch = static_cast<int>(plan.headGroups.quotient(blockIdx.x));
         head = (group - batch * static_cast<int>(plan.headGroups.value)) * packed;
-        kvHead = head / plan.headsOfGroup;
+        kvHead = static_cast<int>(plan.headsOfGroup.quotient(static_cast<uint32_t>(head)));
         // The last rows first: under causality they have the most keys.
         firstRow = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tile::kRows;
         int const left = static_cast<int>(plan.rows) - firstRow;
         rows = left < Tile::kRows ? left : Tile::kRows;
-        int const chunk = static_cast<int>(blockIdx.z) % plan.valueChunks;
-        split = static_cast<int>(blockIdx.z) / plan.valueChunks;
+        split = static_cast<int>(plan.valueChunks.quotient(blockIdx.z));
+        int const chunk = static_cast<int>(blockIdx.z) - split * static_cast<int>(plan.valueChunks.value);
         firstValue = chunk * Tile::kValue;
         int const values = plan.valueSize - firstValue;
         valueSize = values < Tile::kValue ? values : Tile::kValue;
@@ -65,13 +89,17 @@ struct BlockPlace
 
     ATTNGRAFT_DEVICE int headOf(AttentionPlan const& plan, int row) const
     {
-        return head + firstRow + row - query(plan, row) * static_cast<int>(plan.packedHeads.value);
+        if constexpr (packs)
+        {
+            return head + firstRow + row - query(plan, row) * static_cast<int>(plan.packedHeads.value);
+        }
+        return head;
     }
 
     //! Elements from the first query of the batch element to a row of this block.
     ATTNGRAFT_DEVICE int64_t queryOffset(AttentionPlan const& plan, int row) const
     {
-        int const headInGroup = headOf(plan, row) - kvHead * plan.headsOfGroup;
+        int const headInGroup = headOf(plan, row) - kvHead * static_cast<int>(plan.headsOfGroup.value);
         return kvHead * plan.queryGroupStride + headInGroup * plan.query.headStride
             + query(plan, row) * plan.query.rowStride;
     }
@@ -140,13 +168,14 @@ template <int rows, int vectors, int threads>
 constexpr bool kStaysInColumn =
     threads >= vectors && threads % vectors == 0 && rows % (threads >= vectors ? threads / vectors : 1) == 0;
 
-//! Starts the copy of a tile whose first row begins at `first`. `size` elements of a row are there, of the `width` that
-//! are computed with; rows for which exists(row) is false become 0.
-template <typename T, int rows, int width, int rowBytes, int threads, bool kVectorwise, typename Exists>
-ATTNGRAFT_DEVICE void loadTile(SharedAddress tile, int size, T const* first, int64_t rowStride, Exists exists)
+//! Starts the copy of a tile whose first row begins at `first`, by `threads` threads of which this one is `thread`.
+//! `size` elements of a row are there, of the `width` that are computed with; rows for which exists(row) is false
+//! become 0.
+template <typename T, typename Layout, int rows, int width, int threads, bool kVectorwise, typename Exists>
+ATTNGRAFT_DEVICE void loadTile(
+    SharedAddress tile, int thread, int size, T const* first, int64_t rowStride, Exists exists)
 {
     constexpr int kVectors = width / kElementsOfVector<T>;
-    auto const thread = static_cast<int>(threadIdx.x);
     if constexpr (kStaysInColumn<rows, kVectors, threads>) // then a thread needs one pointer and one step
     {
         constexpr int kRowsAtOnce = threads / kVectors;
@@ -156,8 +185,7 @@ ATTNGRAFT_DEVICE void loadTile(SharedAddress tile, int size, T const* first, int
 #pragma unroll
         for (int i = 0; i < rows / kRowsAtOnce; ++i)
         {
-            loadVector<T, kVectorwise>(
-                tile + row * rowBytes + swizzled(vector, row), from, vector, exists(row) ? size : 0);
+            loadVector<T, kVectorwise>(tile + Layout::at(row, vector), from, vector, exists(row) ? size : 0);
             row += kRowsAtOnce;
             from += kRowsAtOnce * rowStride;
         }
@@ -168,8 +196,8 @@ ATTNGRAFT_DEVICE void loadTile(SharedAddress tile, int size, T const* first, int
         {
             int const row = index / kVectors;
             int const vector = index % kVectors;
-            loadVector<T, kVectorwise>(tile + row * rowBytes + swizzled(vector, row), first + row * rowStride, vector,
-                exists(row) ? size : 0);
+            loadVector<T, kVectorwise>(
+                tile + Layout::at(row, vector), first + row * rowStride, vector, exists(row) ? size : 0);
         }
     }
 }

@@ -16,7 +16,7 @@ dim3 attentionGrid(AttentionPlan const& plan)
     int64_t const groups = plan.batch * plan.headGroups.value;
     int64_t const tiles = (plan.rows + Tile::kRows - 1) / Tile::kRows;
     return dim3(static_cast<unsigned>(groups), static_cast<unsigned>(tiles),
-        static_cast<unsigned>(plan.splits * plan.valueChunks));
+        static_cast<unsigned>(plan.splits * plan.valueChunks.value));
 }
 
 //! Bytes of dynamic shared memory of a plan's kernel: its tiles, and the bits of scanned keys.
@@ -53,19 +53,19 @@ cudaError_t runTile(AttentionPlan const& plan, Launch const& launch)
     return cudaErrorInvalidValue;
 }
 
-//! Calls launch.run<Tile, mask, isCapped, isVectorwise>(plan) for the plan's variant. Where all masks are served a
-//! softcap needs no kernel of its own. Without vectors of 16 bytes only the first
-//! tile of each head size is compiled; makeAttentionPlan chooses accordingly.
-template <int elementBytes, typename Launch, int index = 0>
+//! Calls launch.run<Tile, mask, isCapped, isVectorwise>(plan) for the plan's variant, one of those with warp groups or
+//! one of the others. Where all masks are served a softcap needs no kernel of its own. Without vectors of 16 bytes only
+//! the first tile of each head size is compiled; makeAttentionPlan chooses accordingly.
+template <int elementBytes, bool warpgroups, typename Launch, int index = 0>
 cudaError_t dispatchAttention(AttentionPlan const& plan, Launch const& launch)
 {
     if constexpr (index < kAttentionTileCount)
     {
         if (plan.variant != index + 1)
         {
-            return dispatchAttention<elementBytes, Launch, index + 1>(plan, launch);
+            return dispatchAttention<elementBytes, warpgroups, Launch, index + 1>(plan, launch);
         }
-        if constexpr ((elementBytes == 4) == (index >= kFirstFloatTile))
+        if constexpr ((elementBytes == 4) == isForFloat(index) && warpgroups == usesWarpgroups(index))
         {
             return runTile<TileOf<index, elementBytes>, isFirstOfItsHead(index)>(plan, launch);
         }

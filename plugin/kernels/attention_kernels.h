@@ -15,4 +15,8 @@ cudaError_t launchAttentionTf32(AttentionPlan const& plan, cudaStream_t stream);
 cudaError_t launchAttentionFloat16(AttentionPlan const& plan, cudaStream_t stream);
 cudaError_t launchAttentionBFloat16(AttentionPlan const& plan, cudaStream_t stream);
 
+//! Variants of warp groups: compute capability 9.0.
+cudaError_t launchWarpgroupAttentionFloat16(AttentionPlan const& plan, cudaStream_t stream);
+cudaError_t launchWarpgroupAttentionBFloat16(AttentionPlan const& plan, cudaStream_t stream);
+
 } // namespace attngraft

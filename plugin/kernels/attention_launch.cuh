@@ -4,6 +4,7 @@
 
 #include "attention_dispatch.h"
 #include "attention_kernel.cuh"
+#include "attention_splits.cuh"
 
 namespace attngraft
 {
@@ -36,15 +37,15 @@ constexpr int kCombineThreads = 128;
 template <typename Math>
 cudaError_t launchAttention(AttentionPlan const& plan, cudaStream_t stream)
 {
-    cudaError_t const status = dispatchAttention<sizeof(typename Math::Element)>(plan, AttentionLaunch<Math>{stream});
+    cudaError_t const status = dispatchAttention<sizeof(typename Math::Element), false>(
+        plan, AttentionLaunch<Math>{stream});
     if (status != cudaSuccess || plan.splits == 1)
     {
         return status;
     }
-    int64_t const rows = plan.batch * plan.heads * plan.queries;
-    constexpr int kRowsPerBlock = kCombineThreads / 32;
-    combineSplits<typename Math::Element><<<static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock), kCombineThreads, 0, stream>>>(
-        plan);
+    constexpr int kWarpsOfBlock = kCombineThreads / 32;
+    auto const blocks = static_cast<unsigned>((combineWarps(plan) + kWarpsOfBlock - 1) / kWarpsOfBlock);
+    combineSplits<typename Math::Element><<<blocks, kCombineThreads, 0, stream>>>(plan);
     return cudaGetLastError();
 }
 

@@ -34,7 +34,8 @@ enum class MaskPass : int32_t
 };
 
 //! The keys that any of the block's rows may attend to, within the block's split.
-ATTNGRAFT_DEVICE KeyRange keysOfBlock(AttentionPlan const& plan, BlockPlace const& place, MaskPass pass)
+template <typename Place>
+ATTNGRAFT_DEVICE KeyRange keysOfBlock(AttentionPlan const& plan, Place const& place, MaskPass pass)
 {
     KeyInterval all{0, plan.keys};
     if (pass == MaskPass::kMasked)
@@ -58,7 +59,9 @@ struct KeyBits
 
     //! Fills the words of the keys from `begin`, a multiple of 32, to `end`. The block must synchronise before they are
     //! read.
-    ATTNGRAFT_DEVICE void scan(AttentionPlan const& plan, BlockPlace const& place, int begin, int end, int threads)
+    template <typename Place>
+    ATTNGRAFT_DEVICE void scan(
+        AttentionPlan const& plan, Place const& place, int begin, int end, int threads) const
     {
         int64_t const row = place.batch * plan.keep.strides[0] + place.head * plan.keep.strides[1];
         for (int word = begin / 32 + warpOfThread(); word * 32 < end; word += threads / 32)
@@ -79,6 +82,19 @@ struct KeyBits
         return loadShared<uint32_t>(words + index * 4);
     }
 
+    //! Whether all of a tile's keys are kept.
+    template <int keys>
+    ATTNGRAFT_DEVICE bool all(int first) const
+    {
+        uint32_t bits = 0xffffffffU;
+#pragma unroll
+        for (int i = 0; i < keys / 32; ++i)
+        {
+            bits &= word(first / 32 + i);
+        }
+        return bits == 0xffffffffU;
+    }
+
     //! Whether any of a tile's keys is kept.
     template <int keys>
     ATTNGRAFT_DEVICE bool any(int first) const
@@ -97,35 +113,26 @@ struct KeyBits
 template <typename T, typename Tile, AttentionMask kMask, bool kCapped>
 struct WarpMask
 {
+    using Place = BlockPlace<Tile::kPacks>;
     static constexpr int kSlices = Tile::kSlices;
 
-    int begin[kSlices][2]; //!< of each row's interval
-    int end[kSlices][2];
     int firstCovered; //!< the keys that all rows of the warp may attend to, as far as intervals go
     int endCovered;
     int64_t biasRow[kSlices][2];
     int64_t keepRow[kSlices][2];
 
-    ATTNGRAFT_DEVICE void locate(AttentionPlan const& plan, BlockPlace const& place, int firstRow, MaskPass pass)
+    ATTNGRAFT_DEVICE void locate(AttentionPlan const& plan, Place const& place, int firstRow, MaskPass pass)
     {
-#pragma unroll
-        for (int m = 0; m < kSlices; ++m)
+        if constexpr (kMask == AttentionMask::kAny)
         {
 #pragma unroll
-            for (int half = 0; half < 2; ++half)
+            for (int m = 0; m < kSlices; ++m)
             {
-                int row = firstRow + kMmaRows * m + 8 * half + laneOfThread() / 4;
-                row = row < place.rows ? row : place.rows - 1;
-                int64_t const query = place.query(plan, row);
-                KeyInterval keys{0, plan.keys};
-                if (pass == MaskPass::kMasked)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
                 {
-                    keys = plan.interval.row(place.batch, query);
-                }
-                begin[m][half] = static_cast<int>(keys.begin);
-                end[m][half] = static_cast<int>(keys.end);
-                if constexpr (kMask == AttentionMask::kAny)
-                {
+                    int const row = rowOf(place, firstRow, m, half);
+                    int64_t const query = place.query(plan, row);
                     int64_t const head = place.headOf(plan, row);
                     biasRow[m][half] = offsetOf(plan.bias, place.batch, head, query);
                     keepRow[m][half] = offsetOf(plan.keep, place.batch, head, query);
@@ -139,20 +146,16 @@ struct WarpMask
 
     //! Masks the scores against the keys from `firstKey`. `s` becomes -inf where a key is not allowed; else, where
     //! there is a bias or a softcap, it becomes what the contract calls s_ij.
-    ATTNGRAFT_DEVICE void apply(AttentionPlan const& plan, KeyBits const& bits, int firstKey, MaskPass pass,
-        float (&scores)[kSlices][Tile::kKeys / 8][4]) const
+    ATTNGRAFT_DEVICE void apply(AttentionPlan const& plan, Place const& place, KeyBits const& bits, int firstRow,
+        int firstKey, MaskPass pass, float (&scores)[kSlices][Tile::kKeys / 8][4]) const
     {
-        if (pass == MaskPass::kUniform)
-        {
-            forEach(scores, [](int, int, int, float) { return 0.F; });
-        }
-        else if constexpr (kMask == AttentionMask::kAny)
+        if constexpr (kMask == AttentionMask::kAny)
         {
             addTensors(plan, firstKey, pass, scores);
         }
         else if constexpr (kCapped)
         {
-            forEach(scores, [&](int, int, int, float s) { return plan.scoreMap.cap(s); });
+            capScores(plan.scoreMap, scores);
         }
         if constexpr (kMask == AttentionMask::kKeyBits)
         {
@@ -161,12 +164,9 @@ struct WarpMask
                 applyBits(bits, firstKey, scores);
             }
         }
-        if (firstKey < firstCovered || firstKey + Tile::kKeys > endCovered)
+        if (firstKey < firstCovered || firstKey + Tile::kKeys > endCovered || pass == MaskPass::kUniform)
         {
-            forEach(scores, [&](int m, int half, int column, float s) {
-                int const key = firstKey + column;
-                return key >= begin[m][half] && key < end[m][half] ? s : -INFINITY;
-            });
+            applyIntervals(plan, place, firstRow, firstKey, pass, scores);
         }
     }
 
@@ -191,13 +191,67 @@ private:
         }
     }
 
+    //! Most scores lie far below the cap, where a polynomial does.
+    static ATTNGRAFT_DEVICE void capScores(ScoreMap const& map, float (&scores)[kSlices][Tile::kKeys / 8][4])
+    {
+        float largest = 0.F;
+        forEach(scores, [&](int, int, int, float s) {
+            largest = fmaxf(largest, fabsf(s));
+            return s;
+        });
+        if (anyInWarp(!map.isSmall(largest)))
+        {
+            forEach(scores, [&](int, int, int, float s) { return map.cap(s); });
+        }
+        else
+        {
+            forEach(scores, [&](int, int, int, float s) { return map.capSmall(s); });
+        }
+    }
+
+    //! A row of the block; those that do not exist do as the last one does.
+    static ATTNGRAFT_DEVICE int rowOf(Place const& place, int firstRow, int m, int half)
+    {
+        int const row = firstRow + kMmaRows * m + 8 * half + laneOfThread() / 4;
+        return row < place.rows ? row : place.rows - 1;
+    }
+
+    //! The intervals are found anew for the few tiles that they cut: registers are dearer. The uniform pass is here too,
+    //! off the path of most tiles.
+    static ATTNGRAFT_DEVICE void applyIntervals(AttentionPlan const& plan, Place const& place, int firstRow,
+        int firstKey, MaskPass pass, float (&scores)[kSlices][Tile::kKeys / 8][4])
+    {
+        int begin[kSlices][2];
+        int end[kSlices][2];
+#pragma unroll
+        for (int m = 0; m < kSlices; ++m)
+        {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+            {
+                KeyInterval keys{0, plan.keys};
+                if (pass == MaskPass::kMasked)
+                {
+                    keys = plan.interval.row(place.batch, place.query(plan, rowOf(place, firstRow, m, half)));
+                }
+                begin[m][half] = static_cast<int>(keys.begin);
+                end[m][half] = static_cast<int>(keys.end);
+            }
+        }
+        forEach(scores, [&](int m, int half, int column, float s) {
+            int const key = firstKey + column;
+            float const score = pass == MaskPass::kUniform ? 0.F : s;
+            return key >= begin[m][half] && key < end[m][half] ? score : -INFINITY;
+        });
+    }
+
     static ATTNGRAFT_DEVICE int64_t offsetOf(BroadcastTensor const& tensor, int64_t batch, int64_t head, int64_t query)
     {
         return batch * tensor.strides[0] + head * tensor.strides[1] + query * tensor.strides[2];
     }
 
     ATTNGRAFT_DEVICE void cover(
-        AttentionPlan const& plan, BlockPlace const& place, int firstRow, int lastRow, MaskPass pass)
+        AttentionPlan const& plan, Place const& place, int firstRow, int lastRow, MaskPass pass)
     {
         KeyInterval covered{0, plan.keys};
         if (pass == MaskPass::kMasked)

@@ -36,12 +36,12 @@ struct AttentionPlan
     int32_t valueSize{0};
     int32_t heads{0};
     int32_t kvHeads{0};
-    int32_t headsOfGroup{1}; //!< query heads of a key head
+    Divisor headsOfGroup{}; //!< query heads of a key head
     int64_t queryGroupStride{0};
     Divisor headGroups{};     //!< blocks of a batch element side by side: heads / packedHeads
     Divisor packedHeads{};    //!< query heads whose rows lie in one block, all of one key head; 1: none
     int64_t rows{0};          //!< of such a group: queries * packedHeads, head fastest
-    int32_t valueChunks{1};   //!< blocks that share a row of the context
+    Divisor valueChunks{};    //!< blocks that share a row of the context
     int32_t splits{1};        //!< blocks that share a row's keys
     int32_t keysPerSplit{0};  //!< a multiple of the tile's keys
     PartialResults partial{}; //!< where splits > 1

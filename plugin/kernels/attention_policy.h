@@ -25,6 +25,14 @@ constexpr int kMaxScannedKeys = 65536;
 
 constexpr int kMmaRows = 16; //!< queries of one matrix product
 
+//! Which instructions compute the products.
+enum class AttentionEngine : int32_t
+{
+    kWarps,       //!< mma.sync, compute capability 8.0 upward
+    kWarpgroups,  //!< wgmma, 9.0: every thread loads, multiplies and reduces
+    kSpecialised, //!< the same, with one warp group that loads for the others
+};
+
 //! A block's work: `rows` queries, each warp `rowsPerWarp` of them, against `keys` keys at a time. `head` and `value`
 //! are the largest head sizes that it serves, multiples of 16.
 struct AttentionTile
@@ -37,15 +45,17 @@ struct AttentionTile
     int stages;             //!< tiles of keys and values in shared memory
     bool keepsQuery;        //!< the queries' fragments stay in registers
     int minBlocks;          //!< blocks of a multiprocessor that the compiler leaves registers for
+    AttentionEngine engine{AttentionEngine::kWarps};
+    bool takesTurns{false}; //!< kSpecialised: the warp groups start their products one after another
 
-    constexpr int warps() const
+    constexpr int consumerThreads() const
     {
-        return rows / rowsPerWarp;
+        return rows / rowsPerWarp * 32;
     }
 
     constexpr int threads() const
     {
-        return warps() * 32;
+        return consumerThreads() + (engine == AttentionEngine::kSpecialised ? 128 : 0);
     }
 
     //! Bytes from one row to the next in shared memory: whole groups of 8 vectors, within which vectors change places
@@ -56,13 +66,42 @@ struct AttentionTile
         return (size * elementBytes + kGroup - 1) / kGroup * kGroup;
     }
 
-    //! Bytes of dynamic shared memory, the bits of scanned keys apart.
-    constexpr int sharedBytes(int elementBytes) const
+    //! Of the queries' tile. The context leaves through it.
+    constexpr int queryBytes(int elementBytes) const
     {
         int const headBytes = pitch(head, elementBytes);
         int const valueBytes = pitch(value, elementBytes);
-        int const queryBytes = headBytes > valueBytes ? headBytes : valueBytes; // the context leaves through it
-        return rows * queryBytes + stages * keys * (headBytes + valueBytes);
+        return rows * (headBytes > valueBytes ? headBytes : valueBytes);
+    }
+
+    //! Of the counting barriers: one of a stage, or two of its keys and two of its values.
+    constexpr int barrierBytes() const
+    {
+        int const ofStage = engine == AttentionEngine::kSpecialised ? 4 : engine == AttentionEngine::kWarpgroups ? 1 : 0;
+        return ofStage * stages * 8;
+    }
+
+    //! Bytes of dynamic shared memory, the bits of scanned keys apart.
+    constexpr int sharedBytes(int elementBytes) const
+    {
+        int const stageBytes = keys * (pitch(head, elementBytes) + pitch(value, elementBytes));
+        return queryBytes(elementBytes) + stages * stageBytes + barrierBytes();
+    }
+
+    //! Registers that the compiler may give a thread, and what of them the loading warp group keeps.
+    static constexpr int kRegisters = 65536;
+    static constexpr int kProducerRegisters = 32;
+
+    constexpr int registersAtEntry() const
+    {
+        return kRegisters / (minBlocks * threads()) / 8 * 8;
+    }
+
+    constexpr int consumerRegisters() const
+    {
+        int const left = registersAtEntry() * threads() - kProducerRegisters * 128;
+        int const each = left / consumerThreads() / 8 * 8;
+        return each < 240 ? each : 240; // an instruction takes no more
     }
 };
 
@@ -92,14 +131,25 @@ constexpr AttentionTile kAttentionTiles[] = {
     {64, 16, 32, 256, 256, 1, false, 1},   // 17
     {32, 16, 32, 320, 320, 1, false, 1},   // 18
     {16, 16, 32, 512, 256, 1, false, 1},   // 19
+    // Compute capability 9.0, from here on.
+    {64, 16, 64, 64, 64, 2, false, 5, AttentionEngine::kWarpgroups},                // 20
+    {64, 16, 64, 64, 64, 3, false, 4, AttentionEngine::kWarpgroups},                // 21
+    {64, 16, 128, 64, 64, 2, false, 3, AttentionEngine::kWarpgroups},               // 22
+    {64, 16, 128, 64, 64, 3, false, 2, AttentionEngine::kWarpgroups},               // 23
+    {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kSpecialised, true},       // 24
+    {256, 16, 64, 64, 64, 3, false, 1, AttentionEngine::kSpecialised, true},        // 25
+    {128, 16, 128, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, true},     // 26
+    {192, 16, 64, 128, 128, 3, false, 1, AttentionEngine::kSpecialised},            // 27
+    {128, 16, 64, 256, 256, 2, false, 1, AttentionEngine::kSpecialised, true},      // 28
+    {128, 16, 32, 320, 320, 3, false, 1, AttentionEngine::kSpecialised, true},      // 29
 };
 constexpr int kAttentionTileCount = static_cast<int>(sizeof(kAttentionTiles) / sizeof(AttentionTile));
 
-//! A tile's numbers as constants that device code may use, for elements of so many bytes.
-template <int index, int elementBytes>
-struct TileOf
+//! A tile's numbers as constants that device code may use, for elements of so many bytes. `Source` has the tile.
+template <typename Source, int elementBytes>
+struct TileNumbers
 {
-    static constexpr AttentionTile kTile = kAttentionTiles[index];
+    static constexpr AttentionTile kTile = Source::kTile;
     static constexpr int kRows = kTile.rows;
     static constexpr int kRowsPerWarp = kTile.rowsPerWarp;
     static constexpr int kSlices = kTile.rowsPerWarp / kMmaRows; //!< 16-row slices of a warp
@@ -112,18 +162,37 @@ struct TileOf
     static constexpr int kThreads = kTile.threads();
     static constexpr int kHeadBytes = AttentionTile::pitch(kTile.head, elementBytes); //!< of a row in shared memory
     static constexpr int kValueBytes = AttentionTile::pitch(kTile.value, elementBytes); //!< the same
+    static constexpr int kQueryBytes = kTile.queryBytes(elementBytes);
+    static constexpr int kBarrierBytes = kTile.barrierBytes();
     static constexpr int kSharedBytes = kTile.sharedBytes(elementBytes);
+    static constexpr bool kPacks = kTile.rows == kMmaRows; //!< heads of few queries each: see AttentionWork
+    static constexpr bool kUsesWarpgroups = kTile.engine != AttentionEngine::kWarps;
+    static constexpr bool kTakesTurns = kTile.takesTurns;
+    static constexpr int kConsumers = kTile.consumerThreads() / 128; //!< warp groups that multiply
+    static constexpr int kProducerRegisters = AttentionTile::kProducerRegisters;
+    static constexpr int kConsumerRegisters = kTile.consumerRegisters();
 
     static_assert(kKeys % 32 == 0, "the bits of scanned keys are words");
     static_assert(kHead % 16 == 0 && kValue % 16 == 0, "whole matrix products");
     static_assert(kRowsPerWarp % kMmaRows == 0 && kRowsPerWarp <= 32, "the bits of a warp's rows are a word");
 };
 
+//! A row of the table.
+template <int index>
+struct TableTile
+{
+    static constexpr AttentionTile kTile = kAttentionTiles[index];
+};
+
+template <int index, int elementBytes>
+using TileOf = TileNumbers<TableTile<index>, elementBytes>;
+
 //! The work as far as the choice of a tile depends on it.
 struct AttentionWork
 {
     int64_t blocksOfOneRow{0}; //!< batch * groups of heads
     int64_t rows{0};           //!< of a group
+    bool isPacked{false};      //!< groups of more than one head: only for blocks of kMmaRows rows
     int64_t keys{0};
     int headSize{0};
     int valueSize{0};
@@ -131,10 +200,24 @@ struct AttentionWork
     int sharedBytes{kSharedBytesAnywhere}; //!< that a block of the device can have
     bool isCausal{false};
     bool isCapped{false};
+    bool hasWarpgroups{false}; //!< compute capability 9.0, kernels compiled for it, tensors of whole vectors
 };
 
-//! Tiles from here on are for fp32, for which few of the others leave room.
+//! Tiles from here on are for fp32, for which few of the others leave room, up to the first for warp groups.
 constexpr int kFirstFloatTile = 14;
+
+constexpr bool usesWarpgroups(int index)
+{
+    return kAttentionTiles[index].engine != AttentionEngine::kWarps;
+}
+
+constexpr bool isForFloat(int index)
+{
+    return index >= kFirstFloatTile && !usesWarpgroups(index);
+}
+
+//! Few rows: a block of one warp, whose work is split along the keys.
+constexpr int64_t kFewRows = kMmaRows;
 
 //! Whether tile `index` holds the heads and fits the device. Values may come in parts where the tile is one for the
 //! largest heads.
@@ -142,16 +225,20 @@ constexpr bool serves(int index, AttentionWork const& work)
 {
     AttentionTile const& tile = kAttentionTiles[index];
     bool const holds = work.headSize <= tile.head && (work.valueSize <= tile.value || tile.value < tile.head);
-    bool const isForType = (work.elementBytes == 4) == (index >= kFirstFloatTile);
-    return holds && isForType && tile.sharedBytes(work.elementBytes) <= work.sharedBytes;
+    bool const isForType = (work.elementBytes == 4) == isForFloat(index);
+    bool const packs = !work.isPacked || tile.rows == kMmaRows;
+    // Few rows may have their keys split, which kernels of warp groups do not do.
+    bool const isForDevice = !usesWarpgroups(index) || (work.hasWarpgroups && work.rows > kFewRows);
+    return holds && isForType && packs && isForDevice && tile.sharedBytes(work.elementBytes) <= work.sharedBytes;
 }
 
-//! Whether no tile for smaller heads serves the work.
+//! Whether no tile of its kind for smaller heads serves the work.
 constexpr bool isSmallest(int index, AttentionWork const& work)
 {
     for (int i = 0; i < kAttentionTileCount; ++i)
     {
-        if (kAttentionTiles[i].head < kAttentionTiles[index].head && serves(i, work))
+        bool const isOfKind = usesWarpgroups(i) == usesWarpgroups(index);
+        if (isOfKind && kAttentionTiles[i].head < kAttentionTiles[index].head && serves(i, work))
         {
             return false;
         }
@@ -163,22 +250,38 @@ constexpr bool isSmallest(int index, AttentionWork const& work)
 //! too.
 constexpr bool isFirstOfItsHead(int index)
 {
-    for (int i = index >= kFirstFloatTile ? kFirstFloatTile : 0; i < index; ++i)
+    for (int i = isForFloat(index) ? kFirstFloatTile : 0; i < index; ++i)
     {
         if (kAttentionTiles[i].head == kAttentionTiles[index].head)
         {
             return false;
         }
     }
-    return true;
+    return !usesWarpgroups(index);
 }
 
-//! Few rows: a block of one warp, whose work is split along the keys.
-constexpr int64_t kFewRows = kMmaRows;
-
-//! Sizes from which on long tiles pay, measured by prototypes on an H200.
+//! Sizes from which on long tiles pay, measured on an H200.
 constexpr int64_t kManyKeys = 1024;
 constexpr int64_t kManyRows = 512;
+
+//! Blocks from which on a device is full enough for tiles of many rows.
+constexpr int64_t kManyBlocks = 120;
+
+//! The part of `rank` for tiles of warp groups, 0 to 4: as measured on an H200 (results/attention-kernel.json).
+constexpr int rankOfWarpgroups(AttentionTile const& tile, AttentionWork const& work)
+{
+    bool const fills = work.blocksOfOneRow * (work.rows / tile.rows) >= kManyBlocks;
+    if (tile.engine == AttentionEngine::kSpecialised)
+    {
+        bool const isLong = fills && work.rows >= kManyRows && work.keys >= kManyKeys;
+        bool const isForCausal = tile.keys == 128 && tile.head == 64;
+        bool const isMatch = tile.head != 64 || isForCausal == work.isCausal;
+        return isLong && isMatch ? (tile.rows > 128 ? 4 : 3) : (tile.head > 64 && tile.rows <= 128 ? 1 : 0);
+    }
+    bool const wantsManyKeys = work.isCausal ? work.keys >= kManyKeys / 2 : work.keys > 256;
+    bool const wantsOverlap = work.isCausal || !wantsManyKeys;
+    return (wantsManyKeys == (tile.keys == 128) ? 1 : 0) + (wantsOverlap == (tile.stages > 2) ? 1 : 0);
+}
 
 //! How good a guess tile `index` is, 0 for one that does not serve; the highest wins.
 constexpr int rank(int index, AttentionWork const& work)
@@ -191,6 +294,11 @@ constexpr int rank(int index, AttentionWork const& work)
     if (tile.rows == kMmaRows || work.rows <= kFewRows)
     {
         return tile.rows == kMmaRows ? (work.rows <= kFewRows ? 4 : 1) : 2;
+    }
+    if (usesWarpgroups(index))
+    {
+        constexpr int kBeyondOthers = 6;
+        return kBeyondOthers + rankOfWarpgroups(tile, work);
     }
     bool const isLong = work.keys >= kManyKeys && work.rows >= kManyRows;
     int const wantedRows = isLong && !work.isCausal ? 128 : 64;
@@ -218,8 +326,25 @@ constexpr int chooseAttentionTile(AttentionWork const& work)
 constexpr AttentionWork exampleWork(
     int64_t rows, int64_t keys, int size, bool isCausal = false, bool isCapped = false, int elementBytes = 2)
 {
-    return {8, rows, keys, size, size, elementBytes, kSharedBytesAnywhere, isCausal, isCapped};
+    return {8, rows, false, keys, size, size, elementBytes, kSharedBytesAnywhere, isCausal, isCapped};
 }
+
+constexpr AttentionWork onWarpgroups(AttentionWork work, int64_t blocksOfOneRow)
+{
+    work.blocksOfOneRow = blocksOfOneRow;
+    work.hasWarpgroups = true;
+    return work;
+}
+
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64), 96)) == 22, "BERT-base");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64, true), 96)) == 21, "GPT-2");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(197, 197, 64), 96)) == 21, "ViT");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64), 8)) == 25, "long");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64, true), 8)) == 24, "long and causal");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 128), 64)) == 27, "long, heads of 128");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 128), 12)) == 26, "short, heads of 128");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(512, 512, 320), 32)) == 29, "heads of 320");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1, 65536, 128), 32)) == 10, "one query");
 
 static_assert(chooseAttentionTile(exampleWork(384, 384, 64)) == 2, "BERT-base");
 static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64)) == 3, "long");

@@ -1,55 +1,26 @@
-// Attention of one tile of queries: scores, softmax and context of a block's rows, a tile of keys at a time, with the
-// scores in registers and the products on the tensor cores through mma.sync.
-//
-// The softmax is the online one of Milakov and Gimelshein (arXiv:1805.02867) in the arrangement of FlashAttention-2
-// (Dao, arXiv:2307.08691): a warp owns whole rows, so rows are reduced by shuffles alone.
+// The products of attention for one tile of queries, with the scores in registers, on the tensor cores through mma.sync.
 #pragma once
 
-#include "attention_block.cuh"
-#include "attention_mask.cuh"
-#include "attention_plan.h"
+#include "attention_rows.cuh"
 #include "tensor_core.cuh"
 
 namespace attngraft
 {
 
-//! Scores may exceed the row's reference by this power of two before sums and context are scaled to a new one: exp2
-//! then stays far below the largest half, and few tiles pay for scaling (FlashAttention-4 does the same).
-constexpr float kRescaleThreshold = 8.F;
-
 //! A warp's rows of scores against one tile of keys, and what they become.
 template <typename Math, typename Tile>
-struct AttentionWarp
+struct AttentionWarp : AttentionRows<Tile::kSlices, Tile::kKeys, Tile::kValue>
 {
     using T = typename Math::Element;
+    using Rows = AttentionRows<Tile::kSlices, Tile::kKeys, Tile::kValue>;
     static constexpr int kSlices = Tile::kSlices;
     static constexpr int kHeadSteps = Tile::kHead * static_cast<int>(sizeof(T)) / 32; //!< two vectors each
     static constexpr int kKeyPairs = Tile::kKeys / 16;
 
-    float scores[kSlices][Tile::kKeys / 8][4];
-    float context[kSlices][Tile::kValue / 8][4];
-    float sum[kSlices][2];       //!< of this thread's columns only
-    float reference[kSlices][2]; //!< in units of the scores; -inf before any key is allowed
+    using Rows::context;
+    using Rows::scores;
+    using Rows::sum;
     uint32_t queries[kSlices][Tile::kKeepsQuery ? kHeadSteps : 1][4];
-
-    ATTNGRAFT_DEVICE void clear()
-    {
-#pragma unroll
-        for (int m = 0; m < kSlices; ++m)
-        {
-#pragma unroll
-            for (int n = 0; n < Tile::kValue / 8; ++n)
-            {
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                {
-                    context[m][n][i] = 0.F;
-                }
-            }
-            sum[m][0] = sum[m][1] = 0.F;
-            reference[m][0] = reference[m][1] = -INFINITY;
-        }
-    }
 
     //! Fragments of the queries: rows firstRow + 16 m of the block, columns 16 k of the head.
     ATTNGRAFT_DEVICE void loadQueries(SharedAddress tile, int firstRow, int m, int k, uint32_t (&to)[4])
@@ -121,60 +92,7 @@ struct AttentionWarp
         }
     }
 
-    //! Brings the rows' references up to the tile's maxima where these exceed them by too much. `factor` turns units of
-    //! the scores into powers of two.
-    ATTNGRAFT_DEVICE void updateReferences(float factor)
-    {
-        float top[kSlices][2];
-        bool isExceeded = false;
-#pragma unroll
-        for (int m = 0; m < kSlices; ++m)
-        {
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-            {
-                float even = scores[m][0][2 * half];
-                float odd = scores[m][0][2 * half + 1];
-#pragma unroll
-                for (int n = 1; n < Tile::kKeys / 8; ++n)
-                {
-                    even = fmaxf(even, scores[m][n][2 * half]);
-                    odd = fmaxf(odd, scores[m][n][2 * half + 1]);
-                }
-                top[m][half] = fmaxf(even, odd);
-                // -inf - -inf is NaN, which exceeds nothing: a row without a key so far needs no reference.
-                isExceeded = isExceeded || (top[m][half] - reference[m][half]) * factor > kRescaleThreshold;
-            }
-        }
-        if (!anyInWarp(isExceeded))
-        {
-            return;
-        }
-#pragma unroll
-        for (int m = 0; m < kSlices; ++m)
-        {
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-            {
-                float best = top[m][half];
-                best = fmaxf(best, shuffleXor(best, 1));
-                best = fmaxf(best, shuffleXor(best, 2));
-                best = fmaxf(best, reference[m][half]);
-                float const shrink = exp2Fast((reference[m][half] - finite(best)) * factor);
-                reference[m][half] = best;
-                sum[m][half] *= shrink;
-#pragma unroll
-                for (int n = 0; n < Tile::kValue / 8; ++n)
-                {
-                    context[m][n][2 * half] *= shrink;
-                    context[m][n][2 * half + 1] *= shrink;
-                }
-            }
-        }
-    }
-
-    //! context += exp(scores - reference) * values, sum += exp(scores - reference). What is a large number in the
-    //! scores' units would overflow as a power of two where a bias may be as large: `subtractFirst`.
+    //! context += exp(scores - reference) * values, sum += exp(scores - reference).
     template <bool subtractFirst>
     ATTNGRAFT_DEVICE void multiplyValues(SharedAddress valueTile, float factor)
     {
@@ -182,20 +100,14 @@ struct AttentionWarp
 #pragma unroll
         for (int m = 0; m < kSlices; ++m)
         {
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-            {
-                float const from = finite(reference[m][half]);
-                offset[m][half] = subtractFirst ? from : from * factor;
-            }
+            offset[m][0] = this->template offsetOf<subtractFirst>(m, 0, factor);
+            offset[m][1] = this->template offsetOf<subtractFirst>(m, 1, factor);
         }
         auto const weigh = [&](int m, int n, int half, float (&weight)[2]) {
 #pragma unroll
             for (int i = 0; i < 2; ++i)
             {
-                float const score = scores[m][n][2 * half + i];
-                weight[i] = exp2Fast(subtractFirst ? (score - offset[m][half]) * factor
-                                                   : fmaf(score, factor, -offset[m][half]));
+                weight[i] = Rows::template weightOf<subtractFirst>(scores[m][n][2 * half + i], offset[m][half], factor);
             }
             sum[m][half] += weight[0] + weight[1];
         };
@@ -206,21 +118,6 @@ struct AttentionWarp
         else
         {
             multiplySingles(valueTile, weigh);
-        }
-    }
-
-    //! The rows' whole sums, in every thread of a row.
-    ATTNGRAFT_DEVICE void finishSums()
-    {
-#pragma unroll
-        for (int m = 0; m < kSlices; ++m)
-        {
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-            {
-                sum[m][half] += shuffleXor(sum[m][half], 1);
-                sum[m][half] += shuffleXor(sum[m][half], 2);
-            }
         }
     }
 
@@ -303,12 +200,6 @@ private:
                 }
             }
         }
-    }
-
-    //! A reference that is subtracted from -inf must not be -inf itself.
-    static ATTNGRAFT_DEVICE float finite(float reference)
-    {
-        return reference == -INFINITY ? 0.F : reference;
     }
 };
 

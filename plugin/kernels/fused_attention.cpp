@@ -8,10 +8,17 @@
 #include <cmath>
 #include <limits>
 
+// Set where the library has kernels for compute capability 9.0.
+#if !defined(ATTNGRAFT_WARPGROUPS)
+#define ATTNGRAFT_WARPGROUPS 0
+#endif
+
 namespace attngraft
 {
 namespace
 {
+
+constexpr bool kCompilesWarpgroups = ATTNGRAFT_WARPGROUPS != 0;
 
 //! Blocks that fill a device, roughly: splits stop there. Two for each multiprocessor of the largest device.
 constexpr int64_t kWantedBlocks = 264;
@@ -81,13 +88,18 @@ bool fits(FusedAttentionParams const& params)
         && params.queries <= kMaxRows / params.heads && params.queries <= kMaxGridY * kMmaRows;
 }
 
+//! The largest heads of which blocks of one matrix product's rows are in the table, for 16-bit types.
+constexpr int64_t kMaxPackedHeadSize = 128;
+
 //! How many query heads of a key head share a block: all of them where their rows fill no more than one matrix
-//! product, since then the keys are read once for all.
-int64_t packedHeads(FusedAttentionParams const& params)
+//! product, since then the keys are read once for all. Blocks of so few rows are compiled for whole vectors only.
+int64_t packedHeads(FusedAttentionParams const& params, bool isVectorwise)
 {
     int64_t const group = params.heads / params.kvHeads;
     bool const differ = params.keep.data != nullptr && params.keep.strides[1] != 0;
-    return group > 1 && !differ && params.queries * group <= kMmaRows ? group : 1;
+    bool const hasTile = isVectorwise && params.type != DataType::kFloat32
+        && std::max(params.headSize, params.valueSize) <= kMaxPackedHeadSize;
+    return group > 1 && !differ && hasTile && params.queries * group <= kMmaRows ? group : 1;
 }
 
 AttentionMask maskOf(FusedAttentionParams const& params)
@@ -106,28 +118,48 @@ AttentionMask maskOf(FusedAttentionParams const& params)
     return isOfKeys ? AttentionMask::kKeyBits : AttentionMask::kAny;
 }
 
-//! Of the current device. Where there is none, as when TensorRT-RTX builds for another, what every device has.
-int sharedBytesOfDevice()
+//! What the choice of a tile needs to know of the current device.
+struct Device
 {
-    int device = 0;
+    //! Where there is none, as when TensorRT-RTX builds for another: what every device has.
+    int sharedBytes{kSharedBytesEverywhere};
+    bool hasWarpgroups{false};
+};
+
+Device currentDevice()
+{
+    Device device;
+    int index = 0;
+    int major = 0;
+    int minor = 0;
     int bytes = 0;
-    bool const isKnown = cudaGetDevice(&device) == cudaSuccess
-        && cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
-    return isKnown ? bytes : kSharedBytesEverywhere;
+    auto const get = [&](int& value, cudaDeviceAttr attribute) {
+        return cudaDeviceGetAttribute(&value, attribute, index) == cudaSuccess;
+    };
+    if (cudaGetDevice(&index) == cudaSuccess && get(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin)
+        && get(major, cudaDevAttrComputeCapabilityMajor) && get(minor, cudaDevAttrComputeCapabilityMinor))
+    {
+        device.sharedBytes = bytes;
+        device.hasWarpgroups = kCompilesWarpgroups && major == 9 && minor == 0;
+    }
+    return device;
 }
 
-AttentionWork workOf(FusedAttentionParams const& params)
+AttentionWork workOf(FusedAttentionParams const& params, bool isVectorwise)
 {
-    int64_t const packed = packedHeads(params);
+    int64_t const packed = packedHeads(params, isVectorwise);
     AttentionWork work;
     work.blocksOfOneRow = params.batch * (params.heads / packed);
     work.rows = params.queries * packed;
+    work.isPacked = packed > 1;
     work.keys = params.keys;
     work.headSize = static_cast<int>(params.headSize);
     work.valueSize = static_cast<int>(params.valueSize);
     work.elementBytes = static_cast<int>(elementSize(params.type));
     int const bits = maskOf(params) == AttentionMask::kKeyBits ? static_cast<int>(params.keys + 255) / 8 : 0;
-    work.sharedBytes = sharedBytesOfDevice() - bits;
+    Device const device = currentDevice();
+    work.sharedBytes = device.sharedBytes - bits;
+    work.hasWarpgroups = device.hasWarpgroups && isVectorwise;
     work.isCausal = params.causal != Causal::kNone;
     work.isCapped = params.softcap > 0.F;
     return work;
@@ -212,6 +244,27 @@ bool hasPointers(FusedAttentionParams const& params)
         && isAligned(params.context.data, size);
 }
 
+cudaError_t launchOfType(AttentionPlan const& plan, bool usesWarpgroups, cudaStream_t stream)
+{
+#if ATTNGRAFT_WARPGROUPS
+    if (usesWarpgroups)
+    {
+        return plan.type == DataType::kFloat16 ? launchWarpgroupAttentionFloat16(plan, stream)
+                                               : launchWarpgroupAttentionBFloat16(plan, stream);
+    }
+#else
+    static_cast<void>(usesWarpgroups); // never: see Device
+#endif
+    switch (plan.type)
+    {
+    case DataType::kFloat32:
+        return plan.isExact ? launchAttentionFloat32(plan, stream) : launchAttentionTf32(plan, stream);
+    case DataType::kFloat16: return launchAttentionFloat16(plan, stream);
+    case DataType::kBFloat16: return launchAttentionBFloat16(plan, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
 } // namespace
 
 bool makeAttentionPlan(FusedAttentionParams const& params, AttentionPlan& plan)
@@ -231,8 +284,8 @@ bool makeAttentionPlan(FusedAttentionParams const& params, AttentionPlan& plan)
     {
         return false;
     }
-    AttentionWork const work = workOf(params);
     plan.isVectorwise = isVectorwise(params);
+    AttentionWork const work = workOf(params, plan.isVectorwise);
     plan.variant = variantOf(params, work, plan.isVectorwise);
     if (plan.variant == 0)
     {
@@ -250,15 +303,15 @@ bool makeAttentionPlan(FusedAttentionParams const& params, AttentionPlan& plan)
     plan.valueSize = static_cast<int32_t>(params.valueSize);
     plan.heads = static_cast<int32_t>(params.heads);
     plan.kvHeads = static_cast<int32_t>(params.kvHeads);
-    plan.headsOfGroup = plan.heads / plan.kvHeads;
+    plan.headsOfGroup = Divisor(params.heads / params.kvHeads);
     plan.queryGroupStride =
-        params.queryGroupStride != 0 ? params.queryGroupStride : plan.headsOfGroup * params.query.headStride;
-    int64_t const packed = packedHeads(params);
+        params.queryGroupStride != 0 ? params.queryGroupStride : plan.headsOfGroup.value * params.query.headStride;
+    int64_t const packed = packedHeads(params, plan.isVectorwise);
     plan.packedHeads = Divisor(packed);
     plan.headGroups = Divisor(params.heads / packed);
     plan.rows = work.rows;
     int const tileValue = kAttentionTiles[plan.variant - 1].value;
-    plan.valueChunks = static_cast<int32_t>((params.valueSize + tileValue - 1) / tileValue);
+    plan.valueChunks = Divisor((params.valueSize + tileValue - 1) / tileValue);
 
     plan.interval = IntervalMask{params.queries, params.keys, params.causal, params.windowLeft, params.windowRight,
         params.kvLengths, params.kvStarts};
@@ -279,8 +332,8 @@ int attentionVariants(FusedAttentionParams const& params, int32_t* variants, int
     {
         return 0;
     }
-    AttentionWork const work = workOf(params);
     bool const mayBeVectorwise = hasVectorSizes(params);
+    AttentionWork const work = workOf(params, mayBeVectorwise);
     int32_t const best = chooseVariant(work, mayBeVectorwise);
     int count = 0;
     auto const add = [&](int32_t variant) {
@@ -332,14 +385,7 @@ cudaError_t launchFusedAttention(FusedAttentionParams const& params, cudaStream_
     {
         return cudaErrorInvalidValue;
     }
-    switch (params.type)
-    {
-    case DataType::kFloat32:
-        return plan.isExact ? launchAttentionFloat32(plan, stream) : launchAttentionTf32(plan, stream);
-    case DataType::kFloat16: return launchAttentionFloat16(plan, stream);
-    case DataType::kBFloat16: return launchAttentionBFloat16(plan, stream);
-    }
-    return cudaErrorInvalidValue;
+    return launchOfType(plan, usesWarpgroups(plan.variant - 1), stream);
 }
 
 } // namespace attngraft

@@ -76,6 +76,13 @@ ATTNGRAFT_DEVICE void waitForCopies()
     asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
+//! Makes what this thread wrote to shared memory, finished copies included, visible to products that read it by
+//! themselves. Compute capability 9.0.
+ATTNGRAFT_DEVICE void publishToAsyncProxy()
+{
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
 //! Four 8x8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8, and receives of each
 //! matrix the elements 2 * (l % 4) and the next of row l / 4.
 ATTNGRAFT_DEVICE void loadMatrices(uint32_t (&to)[4], SharedAddress from)
@@ -186,6 +193,12 @@ ATTNGRAFT_DEVICE float shuffleXor(float value, int lanes)
     return __shfl_xor_sync(0xffffffffU, value, lanes);
 }
 
+//! What a lane has.
+ATTNGRAFT_DEVICE float shuffleFrom(float value, int lane)
+{
+    return __shfl_sync(0xffffffffU, value, lane);
+}
+
 ATTNGRAFT_DEVICE bool anyInWarp(bool condition)
 {
     return __any_sync(0xffffffffU, condition);
@@ -265,7 +278,8 @@ ATTNGRAFT_DEVICE void multiplyAdd(float (&c)[4], uint32_t const (&a)[4], uint32_
     }
     if constexpr (std::is_same_v<Math, Fp32Math>)
     {
-        // The small parts first, so that the large sum is rounded once.
+        // The small parts first, so that the large sum is rounded once; and the accumulator apart, since the tensor
+        // cores cut off what they add where fp32 rounds.
         uint32_t leftRest[4];
         uint32_t rightRest[2];
 #pragma unroll
@@ -278,10 +292,20 @@ ATTNGRAFT_DEVICE void multiplyAdd(float (&c)[4], uint32_t const (&a)[4], uint32_
         {
             rightRest[i] = roundToTf32(bitsAsFloat(b[i]) - bitsAsFloat(right[i]));
         }
-        multiplyFragments<Math>(c, leftRest, right[0], right[1]);
-        multiplyFragments<Math>(c, left, rightRest[0], rightRest[1]);
+        float product[4] = {0.F, 0.F, 0.F, 0.F};
+        multiplyFragments<Math>(product, leftRest, right[0], right[1]);
+        multiplyFragments<Math>(product, left, rightRest[0], rightRest[1]);
+        multiplyFragments<Math>(product, left, right[0], right[1]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+        {
+            c[i] += product[i];
+        }
     }
-    multiplyFragments<Math>(c, left, right[0], right[1]);
+    else
+    {
+        multiplyFragments<Math>(c, left, right[0], right[1]);
+    }
 }
 
 } // namespace attngraft

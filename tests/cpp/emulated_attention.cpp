@@ -4,6 +4,7 @@
 
 #include "attention_dispatch.h"
 #include "attention_kernel.cuh"
+#include "attention_splits.cuh"
 #include "attention_kernels.h"
 #include "fused_attention.h"
 
@@ -71,14 +72,13 @@ template <typename Math>
 cudaError_t emulate(attngraft::AttentionPlan const& plan)
 {
     using Element = typename Math::Element;
-    cudaError_t const status = attngraft::dispatchAttention<sizeof(Element)>(plan, EmulatedLaunch<Math>{});
+    cudaError_t const status = attngraft::dispatchAttention<sizeof(Element), false>(plan, EmulatedLaunch<Math>{});
     if (status != cudaSuccess || plan.splits == 1)
     {
         return status;
     }
     constexpr int kThreads = 128;
-    int64_t const rows = plan.batch * plan.heads * plan.queries;
-    dim3 const grid(static_cast<unsigned>((rows * 32 + kThreads - 1) / kThreads));
+    dim3 const grid(static_cast<unsigned>((attngraft::combineWarps(plan) * 32 + kThreads - 1) / kThreads));
     return runGrid(grid, kThreads, 0, [&] { attngraft::combineSplits<Element>(plan); });
 }
 

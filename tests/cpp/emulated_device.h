@@ -393,6 +393,11 @@ inline float shuffleXor(float value, int lanes)
     return emulation::block().meet(false, value, [&](float const* all) { return all[lane ^ lanes]; });
 }
 
+inline float shuffleFrom(float value, int lane)
+{
+    return emulation::block().meet(false, value, [&](float const* all) { return all[lane]; });
+}
+
 inline uint32_t ballot(bool condition)
 {
     return emulation::block().meet(false, condition, [](bool const* all) {

@@ -1,0 +1,160 @@
+// The rows of a warp in registers: scores against a tile of keys, and the online softmax that turns them into sums and a
+// context. Shared by the kernels of all tensor cores, whose products leave fragments of the same shape.
+//
+// The softmax is the online one of Milakov and Gimelshein (arXiv:1805.02867) in the arrangement of FlashAttention-2
+// (Dao, arXiv:2307.08691): a warp owns whole rows, so rows are reduced by shuffles alone.
+#pragma once
+
+#include "attention_block.cuh"
+#include "tensor_core.cuh"
+
+namespace attngraft
+{
+
+//! Scores may exceed the row's reference by this power of two before sums and context are scaled to a new one: exp2
+//! then stays far below the largest half, and few tiles pay for scaling (FlashAttention-4 does the same).
+constexpr float kRescaleThreshold = 8.F;
+
+//! exp(x) = exp2(x * log2(e)).
+constexpr float kPowersPerExp = 1.4426950408889634F;
+
+//! `slices` times 16 rows of a warp. A thread has, of each slice, rows lane / 4 and 8 below it, and of every 8 columns
+//! 2 * (lane % 4) and the next.
+template <int slices, int keys, int values>
+struct AttentionRows
+{
+    float scores[slices][keys / 8][4];
+    float context[slices][values / 8][4];
+    float sum[slices][2];       //!< of this thread's columns only, until finishSums
+    float reference[slices][2]; //!< in units of the scores; -inf before any key is allowed
+
+    //! What to multiply sums and context with once a reference has risen.
+    using Shrink = float[slices][2];
+
+    ATTNGRAFT_DEVICE void clear()
+    {
+#pragma unroll
+        for (int m = 0; m < slices; ++m)
+        {
+#pragma unroll
+            for (int n = 0; n < values / 8; ++n)
+            {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                {
+                    context[m][n][i] = 0.F;
+                }
+            }
+            sum[m][0] = sum[m][1] = 0.F;
+            reference[m][0] = reference[m][1] = -INFINITY;
+        }
+    }
+
+    //! Brings the rows' references up to the tile's maxima where these exceed them by too much, and scales the sums.
+    //! `factor` turns units of the scores into powers of two. Returns whether the context is to be scaled too: for all
+    //! threads of the warp alike.
+    ATTNGRAFT_DEVICE bool raiseReferences(float factor, Shrink& shrink)
+    {
+        float top[slices][2];
+        bool isExceeded = false;
+#pragma unroll
+        for (int m = 0; m < slices; ++m)
+        {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+            {
+                float even = scores[m][0][2 * half];
+                float odd = scores[m][0][2 * half + 1];
+#pragma unroll
+                for (int n = 1; n < keys / 8; ++n)
+                {
+                    even = fmaxf(even, scores[m][n][2 * half]);
+                    odd = fmaxf(odd, scores[m][n][2 * half + 1]);
+                }
+                top[m][half] = fmaxf(even, odd);
+                // -inf - -inf is NaN, which exceeds nothing: a row without a key so far needs no reference.
+                float const rise = (top[m][half] - reference[m][half]) * factor;
+                // A weight that is more than half of its row must be exactly 1, or rounding it to 16 bits would show.
+                bool const isDominant = exp2Fast(rise) > fmaxf(sum[m][half], 1.F);
+                isExceeded = isExceeded || rise > kRescaleThreshold || isDominant;
+            }
+        }
+        if (!anyInWarp(isExceeded))
+        {
+            return false;
+        }
+#pragma unroll
+        for (int m = 0; m < slices; ++m)
+        {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+            {
+                float best = top[m][half];
+                best = fmaxf(best, shuffleXor(best, 1));
+                best = fmaxf(best, shuffleXor(best, 2));
+                best = fmaxf(best, reference[m][half]);
+                shrink[m][half] = exp2Fast((reference[m][half] - finite(best)) * factor);
+                reference[m][half] = best;
+                sum[m][half] *= shrink[m][half];
+            }
+        }
+        return true;
+    }
+
+    ATTNGRAFT_DEVICE void scaleContext(Shrink const& shrink)
+    {
+#pragma unroll
+        for (int m = 0; m < slices; ++m)
+        {
+#pragma unroll
+            for (int n = 0; n < values / 8; ++n)
+            {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                {
+                    context[m][n][i] *= shrink[m][i / 2];
+                }
+            }
+        }
+    }
+
+    //! What weightOf subtracts. What is a large number in the scores' units would overflow as a power of two where a
+    //! bias may be as large: then it is subtracted first.
+    template <bool subtractFirst>
+    ATTNGRAFT_DEVICE float offsetOf(int m, int half, float factor) const
+    {
+        float const from = finite(reference[m][half]);
+        return subtractFirst ? from : from * factor;
+    }
+
+    //! exp(score - reference).
+    template <bool subtractFirst>
+    static ATTNGRAFT_DEVICE float weightOf(float score, float offset, float factor)
+    {
+        return exp2Fast(subtractFirst ? (score - offset) * factor : fmaf(score, factor, -offset));
+    }
+
+    //! The rows' whole sums, in every thread of a row.
+    ATTNGRAFT_DEVICE void finishSums()
+    {
+#pragma unroll
+        for (int m = 0; m < slices; ++m)
+        {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+            {
+                sum[m][half] += shuffleXor(sum[m][half], 1);
+                sum[m][half] += shuffleXor(sum[m][half], 2);
+            }
+        }
+    }
+
+private:
+    //! A reference that is subtracted from -inf must not be -inf itself.
+    static ATTNGRAFT_DEVICE float finite(float reference)
+    {
+        return reference == -INFINITY ? 0.F : reference;
+    }
+};
+
+} // namespace attngraft

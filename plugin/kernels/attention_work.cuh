@@ -1,0 +1,163 @@
+// A block's work, whichever instructions do it: which keys it reads, and how they and the queries come to shared memory.
+#pragma once
+
+#include "attention_mask.cuh"
+
+namespace attngraft
+{
+
+//! How a tile's parts lie in shared memory.
+template <typename Tile>
+struct TileLayouts
+{
+    using Query = std::conditional_t<Tile::kUsesWarpgroups, PanelLayout<Tile::kRows>, RowLayout<Tile::kHeadBytes>>;
+    using Key = std::conditional_t<Tile::kUsesWarpgroups, PanelLayout<Tile::kKeys>, RowLayout<Tile::kHeadBytes>>;
+    using Value = std::conditional_t<Tile::kUsesWarpgroups, PanelLayout<Tile::kKeys>, RowLayout<Tile::kValueBytes>>;
+};
+
+//! Base of the kernels' block objects.
+template <typename T_, typename Tile, AttentionMask kMask, bool kVectorwise>
+struct BlockWork
+{
+    using T = T_;
+    static constexpr int kKeyStageBytes = Tile::kKeys * Tile::kHeadBytes;
+    static constexpr int kValueStageBytes = Tile::kKeys * Tile::kValueBytes;
+
+    AttentionPlan const& plan;
+    BlockPlace<Tile::kPacks> const place;
+    SharedAddress const queryTile;
+    SharedAddress const keyTiles;
+    SharedAddress const valueTiles;
+    KeyBits const bits;
+    MaskPass pass{MaskPass::kMasked};
+    KeyRange range{0, 0};
+
+    ATTNGRAFT_DEVICE explicit BlockWork(AttentionPlan const& plan_)
+        : plan(plan_)
+        , place(plan_, Tile{})
+        , queryTile(dynamicSharedMemory())
+        , keyTiles(queryTile + Tile::kQueryBytes)
+        , valueTiles(keyTiles + Tile::kStages * kKeyStageBytes)
+        , bits{queryTile + Tile::kSharedBytes}
+    { }
+
+    //! What the scores, as they are after the mask, are multiplied with to be the contract's s_ij.
+    ATTNGRAFT_DEVICE float unit() const
+    {
+        bool const isScaled = kMask == AttentionMask::kAny || pass == MaskPass::kUniform;
+        return isScaled ? 1.F : plan.scoreMap.slope();
+    }
+
+    ATTNGRAFT_DEVICE bool scansKeys() const
+    {
+        return kMask == AttentionMask::kKeyBits && pass == MaskPass::kMasked;
+    }
+
+    //! The first key of the first tile that may hold an allowed one.
+    ATTNGRAFT_DEVICE int firstTile() const
+    {
+        return nextTile(range.begin / Tile::kKeys * Tile::kKeys);
+    }
+
+    //! The first tile from `firstKey` on that holds an allowed key.
+    ATTNGRAFT_DEVICE int nextTile(int firstKey) const
+    {
+        if (scansKeys())
+        {
+            while (firstKey < range.end && !bits.template any<Tile::kKeys>(firstKey))
+            {
+                firstKey += Tile::kKeys;
+            }
+        }
+        return firstKey;
+    }
+
+    //! Begins a pass: its range, and the bits of its keys. The block must synchronise before they are read.
+    ATTNGRAFT_DEVICE void beginPass()
+    {
+        range = keysOfBlock(plan, place, pass);
+        if (scansKeys())
+        {
+            int const end = (range.end + Tile::kKeys - 1) / Tile::kKeys * Tile::kKeys;
+            bits.scan(plan, place, range.begin / Tile::kKeys * Tile::kKeys, end, Tile::kThreads);
+        }
+    }
+
+    //! What follows on a masked pass for rows without any key.
+    ATTNGRAFT_DEVICE MaskPass passOfEmptyRows() const
+    {
+        return plan.emptyRows == EmptyRows::kUniform ? MaskPass::kUniform : MaskPass::kUnmasked;
+    }
+
+    //! Starts the copy of the queries of `rows` rows from `firstRow` on, a multiple of 8.
+    template <int rows, int threads>
+    ATTNGRAFT_DEVICE void loadQueries(int thread, int firstRow)
+    {
+        using Layout = typename TileLayouts<Tile>::Query;
+        SharedAddress const tile = queryTile + Layout::at(firstRow, 0);
+        auto const* const base = static_cast<T const*>(plan.query.data) + place.batch * plan.query.batchStride;
+        if constexpr (!Tile::kPacks)
+        {
+            loadTile<T, Layout, rows, Tile::kHead, threads, kVectorwise>(tile, thread, plan.headSize,
+                base + place.queryOffset(plan, firstRow), plan.query.rowStride,
+                [&](int row) { return firstRow + row < place.rows; });
+            return;
+        }
+        constexpr int kVectors = Tile::kHead / kElementsOfVector<T>;
+        for (int index = thread; index < rows * kVectors; index += threads)
+        {
+            int const row = index / kVectors;
+            int const vector = index % kVectors;
+            loadVector<T, kVectorwise>(tile + Layout::at(row, vector), base + place.queryOffset(plan, firstRow + row),
+                vector, firstRow + row < place.rows ? plan.headSize : 0);
+        }
+    }
+
+    //! Start the copy of a tile of keys or values. Those outside the block's range are zeros: whatever lies there, NaN
+    //! too, has no part in the products.
+    template <int threads>
+    ATTNGRAFT_DEVICE void loadKeys(SharedAddress tile, int thread, int firstKey)
+    {
+        load<typename TileLayouts<Tile>::Key, Tile::kHead, threads>(tile, thread, plan.key, firstKey, 0, plan.headSize);
+    }
+
+    template <int threads>
+    ATTNGRAFT_DEVICE void loadValues(SharedAddress tile, int thread, int firstKey)
+    {
+        load<typename TileLayouts<Tile>::Value, Tile::kValue, threads>(tile, thread, plan.value, firstKey, place.firstValue, place.valueSize);
+    }
+
+private:
+    template <typename Layout, int width, int threads>
+    ATTNGRAFT_DEVICE void load(SharedAddress tile, int thread, HeadTensor<void const*> const& tensor, int firstKey,
+        int firstColumn, int size)
+    {
+        auto const* const first = static_cast<T const*>(tensor.data) + place.batch * tensor.batchStride
+            + place.kvHead * tensor.headStride + firstColumn + firstKey * tensor.rowStride;
+        if (isWhole(firstKey))
+        {
+            loadTile<T, Layout, Tile::kKeys, width, threads, kVectorwise>(
+                tile, thread, size, first, tensor.rowStride, [](int) { return true; });
+        }
+        else
+        {
+            loadTile<T, Layout, Tile::kKeys, width, threads, kVectorwise>(
+                tile, thread, size, first, tensor.rowStride, [&](int row) { return isRead(firstKey + row); });
+        }
+    }
+
+    //! Whether every key of the tile is read.
+    ATTNGRAFT_DEVICE bool isWhole(int firstKey) const
+    {
+        bool const isInRange = firstKey >= range.begin && firstKey + Tile::kKeys <= range.end;
+        return isInRange && (!scansKeys() || bits.template all<Tile::kKeys>(firstKey));
+    }
+
+    ATTNGRAFT_DEVICE bool isRead(int key) const
+    {
+        bool const inRange = key >= range.begin && key < range.end;
+        return inRange && (!scansKeys() || (bits.word(key / 32) >> (key % 32) & 1U) != 0);
+    }
+};
+
+} // namespace attngraft

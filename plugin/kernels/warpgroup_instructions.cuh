@@ -1,0 +1,373 @@
+// The instructions of compute capability 9.0 that attention is made of: matrix products of warp groups (four warps, the
+// first a multiple of four) that read shared memory by themselves and run beside other work, barriers that count, and
+// registers that go from one warp group to another. For code compiled for sm_90a.
+#pragma once
+
+#include "tensor_core.cuh"
+
+namespace attngraft
+{
+
+constexpr int kWarpgroupThreads = 128;
+constexpr int kWarpgroupRows = 64; //!< of a product
+
+//! A warp group's index, known to the compiler to be the same in all threads of a warp.
+ATTNGRAFT_DEVICE int warpgroupOfThread()
+{
+    return __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / kWarpgroupThreads, 0);
+}
+
+//! Where a product finds a factor: panels of 128 bytes a row, swizzled (see PanelLayout), groups of 8 rows one after
+//! another. `panelBytes`: from one panel to the next, for a factor whose rows lie along the product's inner dimension.
+ATTNGRAFT_DEVICE uint64_t matrixDescriptor(SharedAddress from, int panelBytes)
+{
+    constexpr uint64_t kGroupBytes = 1024;
+    constexpr uint64_t kSwizzle128 = 1;
+    return (from & 0x3ffffU) >> 4 | static_cast<uint64_t>(panelBytes >> 4) << 16 | (kGroupBytes >> 4) << 32
+        | kSwizzle128 << 62;
+}
+
+//! What to add to a descriptor for a factor so many bytes on, a multiple of 16.
+ATTNGRAFT_DEVICE constexpr uint64_t descriptorSteps(int bytes)
+{
+    return static_cast<uint64_t>(bytes) / 16;
+}
+
+//! Before the first product, and before one whose accumulator or left factor the threads wrote.
+ATTNGRAFT_DEVICE void fenceProducts()
+{
+    asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+
+ATTNGRAFT_DEVICE void commitProducts()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+
+//! Waits until at most `pending` of the commits are under way.
+template <int pending>
+ATTNGRAFT_DEVICE void waitForProducts()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory");
+}
+
+//! Keeps the compiler from moving work on an accumulator across products under way.
+template <int columns>
+ATTNGRAFT_DEVICE void pinRegisters(float (&c)[columns][4])
+{
+#pragma unroll
+    for (int n = 0; n < columns; ++n)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+        {
+            asm volatile("" : "+f"(c[n][i])::"memory");
+        }
+    }
+}
+
+// The operands of an accumulator of 8 * n columns, as the assembler counts them.
+#define ATTNGRAFT_C1(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define ATTNGRAFT_C4(n) ATTNGRAFT_C1(n), ATTNGRAFT_C1(n + 1), ATTNGRAFT_C1(n + 2), ATTNGRAFT_C1(n + 3)
+#define ATTNGRAFT_C8(n) ATTNGRAFT_C4(n), ATTNGRAFT_C4(n + 4)
+#define ATTNGRAFT_C12(n) ATTNGRAFT_C8(n), ATTNGRAFT_C4(n + 8)
+#define ATTNGRAFT_C16(n) ATTNGRAFT_C8(n), ATTNGRAFT_C8(n + 8)
+#define ATTNGRAFT_C24(n) ATTNGRAFT_C16(n), ATTNGRAFT_C8(n + 16)
+#define ATTNGRAFT_C32(n) ATTNGRAFT_C16(n), ATTNGRAFT_C16(n + 16)
+#define ATTNGRAFT_R16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define ATTNGRAFT_R32 ATTNGRAFT_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define ATTNGRAFT_R48 ATTNGRAFT_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define ATTNGRAFT_R64 ATTNGRAFT_R48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define ATTNGRAFT_R96 \
+    ATTNGRAFT_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define ATTNGRAFT_R128 \
+    ATTNGRAFT_R96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
+//! Both factors from shared memory, each row along the inner dimension; `p` says whether c counts.
+#define ATTNGRAFT_SHARED_PRODUCT(width, type, registers, a, b, p, ...) \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" p ", 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" width "k16.f32." type "." type " {" registers "}, %" a ", %" b \
+                 ", p, 1, 1, 0, 0;\n}\n" \
+                 : __VA_ARGS__ \
+                 : "l"(left), "l"(right), "r"(static_cast<int>(accumulates)))
+
+//! The left factor from registers, the right one's rows across the inner dimension.
+#define ATTNGRAFT_REGISTER_PRODUCT(width, type, registers, a0, a1, a2, a3, b, ...) \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" width "k16.f32." type "." type " {" registers "}, {%" a0 ", %" a1 \
+                 ", %" a2 ", %" a3 "}, %" b ", 1, 1, 1, 1;\n" \
+                 : __VA_ARGS__ \
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right))
+
+//! Starts c (+)= left * right, 64 rows, `width` columns, 16 steps of the inner dimension.
+template <typename Math, int width>
+struct WarpgroupProduct;
+
+template <typename Math>
+struct WarpgroupProduct<Math, 32>
+{
+    static ATTNGRAFT_DEVICE void ofShared(float (&c)[4][4], uint64_t left, uint64_t right, bool accumulates)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_SHARED_PRODUCT("32", "f16", ATTNGRAFT_R16, "16", "17", "18", ATTNGRAFT_C4(0));
+        }
+        else
+        {
+            ATTNGRAFT_SHARED_PRODUCT("32", "bf16", ATTNGRAFT_R16, "16", "17", "18", ATTNGRAFT_C4(0));
+        }
+    }
+
+    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[4][4], uint32_t const (&left)[4], uint64_t right)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "32", "f16", ATTNGRAFT_R16, "16", "17", "18", "19", "20", ATTNGRAFT_C4(0));
+        }
+        else
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "32", "bf16", ATTNGRAFT_R16, "16", "17", "18", "19", "20", ATTNGRAFT_C4(0));
+        }
+    }
+};
+
+template <typename Math>
+struct WarpgroupProduct<Math, 64>
+{
+    static ATTNGRAFT_DEVICE void ofShared(float (&c)[8][4], uint64_t left, uint64_t right, bool accumulates)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_SHARED_PRODUCT("64", "f16", ATTNGRAFT_R32, "32", "33", "34", ATTNGRAFT_C8(0));
+        }
+        else
+        {
+            ATTNGRAFT_SHARED_PRODUCT("64", "bf16", ATTNGRAFT_R32, "32", "33", "34", ATTNGRAFT_C8(0));
+        }
+    }
+
+    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[8][4], uint32_t const (&left)[4], uint64_t right)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "64", "f16", ATTNGRAFT_R32, "32", "33", "34", "35", "36", ATTNGRAFT_C8(0));
+        }
+        else
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "64", "bf16", ATTNGRAFT_R32, "32", "33", "34", "35", "36", ATTNGRAFT_C8(0));
+        }
+    }
+};
+
+template <typename Math>
+struct WarpgroupProduct<Math, 96>
+{
+    static ATTNGRAFT_DEVICE void ofShared(float (&c)[12][4], uint64_t left, uint64_t right, bool accumulates)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_SHARED_PRODUCT("96", "f16", ATTNGRAFT_R48, "48", "49", "50", ATTNGRAFT_C12(0));
+        }
+        else
+        {
+            ATTNGRAFT_SHARED_PRODUCT("96", "bf16", ATTNGRAFT_R48, "48", "49", "50", ATTNGRAFT_C12(0));
+        }
+    }
+
+    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[12][4], uint32_t const (&left)[4], uint64_t right)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "96", "f16", ATTNGRAFT_R48, "48", "49", "50", "51", "52", ATTNGRAFT_C12(0));
+        }
+        else
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "96", "bf16", ATTNGRAFT_R48, "48", "49", "50", "51", "52", ATTNGRAFT_C12(0));
+        }
+    }
+};
+
+template <typename Math>
+struct WarpgroupProduct<Math, 128>
+{
+    static ATTNGRAFT_DEVICE void ofShared(float (&c)[16][4], uint64_t left, uint64_t right, bool accumulates)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_SHARED_PRODUCT("128", "f16", ATTNGRAFT_R64, "64", "65", "66", ATTNGRAFT_C16(0));
+        }
+        else
+        {
+            ATTNGRAFT_SHARED_PRODUCT("128", "bf16", ATTNGRAFT_R64, "64", "65", "66", ATTNGRAFT_C16(0));
+        }
+    }
+
+    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[16][4], uint32_t const (&left)[4], uint64_t right)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "128", "f16", ATTNGRAFT_R64, "64", "65", "66", "67", "68", ATTNGRAFT_C16(0));
+        }
+        else
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "128", "bf16", ATTNGRAFT_R64, "64", "65", "66", "67", "68", ATTNGRAFT_C16(0));
+        }
+    }
+};
+
+template <typename Math>
+struct WarpgroupProduct<Math, 192>
+{
+    static ATTNGRAFT_DEVICE void ofShared(float (&c)[24][4], uint64_t left, uint64_t right, bool accumulates)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_SHARED_PRODUCT("192", "f16", ATTNGRAFT_R96, "96", "97", "98", ATTNGRAFT_C24(0));
+        }
+        else
+        {
+            ATTNGRAFT_SHARED_PRODUCT("192", "bf16", ATTNGRAFT_R96, "96", "97", "98", ATTNGRAFT_C24(0));
+        }
+    }
+
+    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[24][4], uint32_t const (&left)[4], uint64_t right)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "192", "f16", ATTNGRAFT_R96, "96", "97", "98", "99", "100", ATTNGRAFT_C24(0));
+        }
+        else
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "192", "bf16", ATTNGRAFT_R96, "96", "97", "98", "99", "100", ATTNGRAFT_C24(0));
+        }
+    }
+};
+
+template <typename Math>
+struct WarpgroupProduct<Math, 256>
+{
+    static ATTNGRAFT_DEVICE void ofShared(float (&c)[32][4], uint64_t left, uint64_t right, bool accumulates)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_SHARED_PRODUCT("256", "f16", ATTNGRAFT_R128, "128", "129", "130", ATTNGRAFT_C32(0));
+        }
+        else
+        {
+            ATTNGRAFT_SHARED_PRODUCT("256", "bf16", ATTNGRAFT_R128, "128", "129", "130", ATTNGRAFT_C32(0));
+        }
+    }
+
+    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[32][4], uint32_t const (&left)[4], uint64_t right)
+    {
+        if constexpr (std::is_same_v<Math, HalfMath>)
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "256", "f16", ATTNGRAFT_R128, "128", "129", "130", "131", "132", ATTNGRAFT_C32(0));
+        }
+        else
+        {
+            ATTNGRAFT_REGISTER_PRODUCT(
+                "256", "bf16", ATTNGRAFT_R128, "128", "129", "130", "131", "132", ATTNGRAFT_C32(0));
+        }
+    }
+};
+
+//! A barrier in shared memory whose phase ends when as many threads as it was made for have arrived.
+ATTNGRAFT_DEVICE void makeCountingBarrier(SharedAddress barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+//! Makes the barriers known beyond the threads that made them; the block must synchronise afterwards.
+ATTNGRAFT_DEVICE void publishCountingBarriers()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+
+//! Arrives, and announces bytes that copies will bring before the phase ends.
+ATTNGRAFT_DEVICE void arriveExpecting(SharedAddress barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+ATTNGRAFT_DEVICE void arrive(SharedAddress barrier)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+
+//! Waits for the end of the phase of that parity.
+ATTNGRAFT_DEVICE void waitForPhase(SharedAddress barrier, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred done;\n"
+                 "WAIT_%=:\n"
+                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@!done bra WAIT_%=;\n}\n" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+//! Starts the copy of a box of a tensor whose first element has these coordinates; the barrier is told its bytes.
+ATTNGRAFT_DEVICE void copyBox(
+    SharedAddress to, void const* map, SharedAddress barrier, int column, int row, int head, int batch)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
+ATTNGRAFT_DEVICE void prefetchMap(void const* map)
+{
+    asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
+}
+
+//! Arrives at a meeting without waiting for it.
+ATTNGRAFT_DEVICE void arriveThreads(int barrier, int threads)
+{
+    asm volatile("barrier.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+//! A meeting of `threads` threads of the block, wherever in the code they are. 0 is that of all.
+ATTNGRAFT_DEVICE void synchronizeThreads(int barrier, int threads)
+{
+    asm volatile("barrier.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+//! The same, and whether the condition holds in any of them.
+ATTNGRAFT_DEVICE bool anyOfThreads(int barrier, int threads, bool condition)
+{
+    int any;
+    asm volatile("{\n.reg .pred in, out;\nsetp.ne.b32 in, %3, 0;\nbarrier.red.or.pred out, %1, %2, in;\n"
+                 "selp.b32 %0, 1, 0, out;\n}\n"
+                 : "=r"(any)
+                 : "r"(barrier), "r"(threads), "r"(static_cast<int>(condition))
+                 : "memory");
+    return any != 0;
+}
+
+//! The warp group's threads give up registers beyond `count`, or wait for so many.
+template <int count>
+ATTNGRAFT_DEVICE void releaseRegisters()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(count));
+}
+
+template <int count>
+ATTNGRAFT_DEVICE void acquireRegisters()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(count));
+}
+
+} // namespace attngraft

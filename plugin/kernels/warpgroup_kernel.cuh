@@ -1,0 +1,235 @@
+// The attention kernel of compute capability 9.0 whose threads all multiply and reduce, while the copy engine loads. Small
+// blocks, of which several share a multiprocessor and fill each other's gaps: for short sequences and causal masks.
+#pragma once
+
+#include "attention_output.cuh"
+#include "warpgroup_work.cuh"
+
+namespace attngraft
+{
+
+template <typename Math, typename Tile, AttentionMask kMask, bool kCapped>
+struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
+{
+    using Base = WarpgroupWork<Math, Tile, kMask, kCapped>;
+    using T = typename Base::T;
+    using Rows = typename Base::Rows;
+    using Mask = typename Base::Mask;
+    using Base::keyTiles;
+    using Base::pass;
+    using Base::place;
+    using Base::plan;
+    using Base::queryTile;
+    using Base::range;
+    using Base::valueTiles;
+
+    //! With a third stage the products of a tile of values run while the exponentials of the next tile are computed.
+    static constexpr bool kOverlaps = Tile::kStages > 2;
+    static constexpr int kTilesAhead = Tile::kStages - (kOverlaps ? 2 : 1);
+
+    RingPlace<Tile::kStages> next; //!< of the tile that is computed next
+    int loading{0};                //!< first key of the tile that is loaded next
+    int loadStage{0};
+    Rows rows;
+    Mask mask;
+
+    ATTNGRAFT_DEVICE WarpgroupBlock(AttentionPlan const& plan_, BulkCopies const& copies_)
+        : Base(plan_, copies_)
+    { }
+
+    ATTNGRAFT_DEVICE void run()
+    {
+        if (threadIdx.x == 0)
+        {
+            for (int stage = 0; stage < Tile::kStages; ++stage)
+            {
+                makeCountingBarrier(full(stage), 1);
+            }
+            publishCountingBarriers();
+        }
+        synchronizeBlock();
+        uint32_t chosen = 0;
+        while (true) // twice at most
+        {
+            attend();
+            AttentionOutput<T, Tile, true, typename Rows::Rows> const output{
+                plan, place, rows, firstRow(), queryTile, this->unit()};
+            bool const isFirst = pass == MaskPass::kMasked;
+            if (isFirst)
+            {
+                if (plan.logSumExp != nullptr && place.firstValue == 0)
+                {
+                    output.storeLogarithms();
+                }
+                chosen = plan.emptyRows == EmptyRows::kZeros ? 0U : output.findEmptyRows();
+            }
+            output.storeContext(isFirst ? ~chosen : chosen);
+            if (!isFirst || plan.emptyRows == EmptyRows::kZeros || !anyInBlock(chosen != 0))
+            {
+                return;
+            }
+            pass = this->passOfEmptyRows();
+        }
+    }
+
+private:
+    static ATTNGRAFT_DEVICE int firstRow()
+    {
+        return warpOfThread() * Tile::kRowsPerWarp;
+    }
+
+    ATTNGRAFT_DEVICE SharedAddress full(int stage) const
+    {
+        return Base::barriers + stage * Base::kBarrierBytes;
+    }
+
+    //! Scores to context, over all keys of the block.
+    ATTNGRAFT_DEVICE void attend()
+    {
+        this->beginPass();
+        if (this->scansKeys())
+        {
+            synchronizeBlock();
+        }
+        loading = this->firstTile();
+        loadStage = next.stage;
+        for (int i = 0; i < kTilesAhead; ++i)
+        {
+            loadNext();
+        }
+        this->template loadQueries<Tile::kRows, Tile::kThreads>(static_cast<int>(threadIdx.x), 0);
+        commitCopies();
+        mask.locate(plan, place, firstRow(), pass);
+        rows.clear();
+        waitForCopies<0>();
+        publishToAsyncProxy();
+
+        int key = this->firstTile();
+        if constexpr (kOverlaps)
+        {
+            attendOverlapped(key);
+        }
+        else
+        {
+            typename Rows::Shrink shrink;
+            float const factor = this->factor();
+            for (; key < range.end; key = this->nextTile(key + Tile::kKeys))
+            {
+                waitForTile(key);
+                rows.multiplyKeys(queryTile, warpgroupOfThread(), keyTile(next.stage));
+                if (this->weigh(key, firstRow(), factor, rows, mask, shrink))
+                {
+                    rows.scaleContext(shrink);
+                }
+                rows.packWeights();
+                rows.multiplyValues(valueTile(next.stage));
+                next.advance();
+            }
+        }
+        rows.finishSums();
+        synchronizeBlock(); // the context leaves through the queries' tile
+    }
+
+    ATTNGRAFT_DEVICE void attendOverlapped(int key)
+    {
+        if (key >= range.end)
+        {
+            return;
+        }
+        int const warpgroup = warpgroupOfThread();
+        typename Rows::Shrink shrink;
+        float const factor = this->factor();
+        waitForTile(key);
+        rows.multiplyKeys(queryTile, warpgroup, keyTile(next.stage));
+        this->weigh(key, firstRow(), factor, rows, mask, shrink);
+        rows.packWeights();
+        int before = next.stage;
+        next.advance();
+        for (key = this->nextTile(key + Tile::kKeys); key < range.end; key = this->nextTile(key + Tile::kKeys))
+        {
+            waitForTile(key);
+            pinRegisters(rows.scores[0]);
+            pinRegisters(rows.context[0]);
+            fenceProducts();
+            rows.startScores(queryTile, warpgroup, keyTile(next.stage));
+            rows.startContext(valueTile(before));
+            waitForProducts<1>();
+            pinRegisters(rows.scores[0]);
+            bool const isRaised = this->weigh(key, firstRow(), factor, rows, mask, shrink);
+            waitForProducts<0>();
+            pinRegisters(rows.context[0]);
+            if (isRaised)
+            {
+                rows.scaleContext(shrink);
+            }
+            rows.packWeights();
+            before = next.stage;
+            next.advance();
+        }
+        rows.multiplyValues(valueTile(before));
+    }
+
+    ATTNGRAFT_DEVICE SharedAddress keyTile(int stage) const
+    {
+        return keyTiles + stage * Base::kKeyStageBytes;
+    }
+
+    ATTNGRAFT_DEVICE SharedAddress valueTile(int stage) const
+    {
+        return valueTiles + stage * Base::kValueStageBytes;
+    }
+
+    //! The tile at `key` is there for all, all are done with the stage that is loaded next, and its load begins.
+    ATTNGRAFT_DEVICE void waitForTile(int key)
+    {
+        waitForPhase(full(next.stage), next.parity);
+        if (!this->isBulk(key))
+        {
+            waitForCopies<0>();
+            publishToAsyncProxy();
+        }
+        synchronizeBlock();
+        loadNext();
+    }
+
+    //! Starts the copy of a tile, if there is another one.
+    ATTNGRAFT_DEVICE void loadNext()
+    {
+        if (loading >= range.end)
+        {
+            return;
+        }
+        auto const thread = static_cast<int>(threadIdx.x);
+        if (this->isBulk(loading))
+        {
+            if (thread == 0)
+            {
+                arriveExpecting(full(loadStage), Base::kKeyStageBytes + Base::kValueStageBytes);
+                this->copyKeys(keyTile(loadStage), full(loadStage), loading);
+                this->copyValues(valueTile(loadStage), full(loadStage), loading);
+            }
+        }
+        else
+        {
+            this->template loadKeys<Tile::kThreads>(keyTile(loadStage), thread, loading);
+            this->template loadValues<Tile::kThreads>(valueTile(loadStage), thread, loading);
+            commitCopies();
+            if (thread == 0)
+            {
+                arrive(full(loadStage)); // who waits for this tile waits for the copies too
+            }
+        }
+        loading = this->nextTile(loading + Tile::kKeys);
+        loadStage = loadStage + 1 == Tile::kStages ? 0 : loadStage + 1;
+    }
+};
+
+template <typename Math, typename Tile, AttentionMask kMask, bool kCapped>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
+    warpgroupAttentionKernel(__grid_constant__ AttentionPlan const plan, __grid_constant__ BulkCopies const copies)
+{
+    WarpgroupBlock<Math, Tile, kMask, kCapped> block(plan, copies);
+    block.run();
+}
+
+} // namespace attngraft

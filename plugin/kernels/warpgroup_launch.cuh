@@ -1,0 +1,47 @@
+// From a plan to a launch of a kernel of warp groups. For files compiled for sm_90a.
+#pragma once
+
+#include "attention_dispatch.h"
+#include "bulk_copies.h"
+#include "warpgroup_kernel.cuh"
+#include "warpgroup_specialised.cuh"
+
+namespace attngraft
+{
+
+template <typename Math>
+struct WarpgroupLaunch
+{
+    cudaStream_t stream;
+
+    template <typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
+    cudaError_t run(AttentionPlan const& plan) const
+    {
+        auto const kernel = [] {
+            if constexpr (Tile::kTile.engine == AttentionEngine::kSpecialised)
+            {
+                return specialisedAttentionKernel<Math, Tile, kMask, kCapped>;
+            }
+            else
+            {
+                return warpgroupAttentionKernel<Math, Tile, kMask, kCapped>;
+            }
+        }();
+        int const bytes = sharedBytes<Tile>(plan);
+        cudaError_t const status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        if (status != cudaSuccess)
+        {
+            return status;
+        }
+        kernel<<<attentionGrid<Tile>(plan), Tile::kThreads, bytes, stream>>>(plan, makeBulkCopies(plan, Tile::kKeys));
+        return cudaGetLastError();
+    }
+};
+
+template <typename Math>
+cudaError_t launchWarpgroupAttention(AttentionPlan const& plan, cudaStream_t stream)
+{
+    return dispatchAttention<sizeof(typename Math::Element), true>(plan, WarpgroupLaunch<Math>{stream});
+}
+
+} // namespace attngraft

@@ -1,0 +1,331 @@
+// The attention kernel of compute capability 9.0 whose warp groups have parts: one loads keys and values, the others
+// multiply and reduce, each at its own pace. Counting barriers tell when a stage of shared memory is full or empty.
+//
+// Within a warp group the products of one tile of keys run while the exponentials of the next are computed, as in
+// FlashAttention-3 (Shah et al., arXiv:2407.08608).
+#pragma once
+
+#include "attention_output.cuh"
+#include "warpgroup_work.cuh"
+
+namespace attngraft
+{
+
+template <typename Math, typename Tile, AttentionMask kMask, bool kCapped>
+struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
+{
+    using Base = WarpgroupWork<Math, Tile, kMask, kCapped>;
+    using T = typename Base::T;
+    using Rows = typename Base::Rows;
+    using Mask = typename Base::Mask;
+    using Place = RingPlace<Tile::kStages>;
+    using Base::barriers;
+    using Base::keyTiles;
+    using Base::pass;
+    using Base::place;
+    using Base::plan;
+    using Base::queryTile;
+    using Base::range;
+    using Base::valueTiles;
+
+    //! Barriers of the hardware, beside that of the whole block.
+    static constexpr int kFirstGroupBarrier = 1;
+    static constexpr int kConsumerBarrier = kFirstGroupBarrier + Tile::kConsumers;
+    static constexpr int kProducerBarrier = kConsumerBarrier + 1;
+    static constexpr int kFirstTurnBarrier = kProducerBarrier + 1;
+    static constexpr int kConsumerThreads = Tile::kConsumers * kWarpgroupThreads;
+
+    ATTNGRAFT_DEVICE SpecialisedBlock(AttentionPlan const& plan_, BulkCopies const& copies_)
+        : Base(plan_, copies_)
+    { }
+
+    ATTNGRAFT_DEVICE void run()
+    {
+        if (threadIdx.x == 0)
+        {
+            for (int stage = 0; stage < Tile::kStages; ++stage)
+            {
+                makeCountingBarrier(fullKeys(stage), 1);
+                makeCountingBarrier(fullValues(stage), 1);
+                makeCountingBarrier(emptyKeys(stage), kConsumerThreads / 32);
+                makeCountingBarrier(emptyValues(stage), kConsumerThreads / 32);
+            }
+            publishCountingBarriers();
+        }
+        this->beginPass();
+        synchronizeBlock();
+        int const warpgroup = warpgroupOfThread();
+        if (warpgroup == Tile::kConsumers)
+        {
+            releaseRegisters<Tile::kProducerRegisters>();
+            produce();
+        }
+        else
+        {
+            acquireRegisters<Tile::kConsumerRegisters>();
+            consume(warpgroup);
+        }
+    }
+
+private:
+    ATTNGRAFT_DEVICE SharedAddress barrier(int kind, int stage) const
+    {
+        return barriers + (kind * Tile::kStages + stage) * Base::kBarrierBytes;
+    }
+    ATTNGRAFT_DEVICE SharedAddress fullKeys(int stage) const
+    {
+        return barrier(0, stage);
+    }
+    ATTNGRAFT_DEVICE SharedAddress fullValues(int stage) const
+    {
+        return barrier(1, stage);
+    }
+    ATTNGRAFT_DEVICE SharedAddress emptyKeys(int stage) const
+    {
+        return barrier(2, stage);
+    }
+    ATTNGRAFT_DEVICE SharedAddress emptyValues(int stage) const
+    {
+        return barrier(3, stage);
+    }
+
+    //! Whether another pass follows, for rows without any key. All threads ask.
+    ATTNGRAFT_DEVICE bool goesOn(bool hasEmptyRow)
+    {
+        if (plan.emptyRows == EmptyRows::kZeros || pass != MaskPass::kMasked
+            || !anyOfThreads(0, Tile::kThreads, hasEmptyRow))
+        {
+            return false;
+        }
+        pass = this->passOfEmptyRows();
+        this->beginPass(); // scans nothing: only a masked pass does
+        return true;
+    }
+
+    ATTNGRAFT_DEVICE void produce()
+    {
+        int const thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads;
+        Place next;
+        do
+        {
+            for (int key = this->firstTile(); key < range.end; key = this->nextTile(key + Tile::kKeys))
+            {
+                waitForPhase(emptyKeys(next.stage), next.parity ^ 1U);
+                SharedAddress const keyTile = keyTiles + next.stage * Base::kKeyStageBytes;
+                bring(
+                    fullKeys(next.stage), thread, key, Base::kKeyStageBytes,
+                    [&](SharedAddress full) { this->copyKeys(keyTile, full, key); },
+                    [&] { this->template loadKeys<kWarpgroupThreads>(keyTile, thread, key); });
+                waitForPhase(emptyValues(next.stage), next.parity ^ 1U);
+                SharedAddress const valueTile = valueTiles + next.stage * Base::kValueStageBytes;
+                bring(
+                    fullValues(next.stage), thread, key, Base::kValueStageBytes,
+                    [&](SharedAddress full) { this->copyValues(valueTile, full, key); },
+                    [&] { this->template loadValues<kWarpgroupThreads>(valueTile, thread, key); });
+                next.advance();
+            }
+        } while (goesOn(false));
+    }
+
+    //! A tile of keys or values to shared memory: by the copy engine, or by all threads where not every key is read.
+    template <typename Copy, typename Load>
+    ATTNGRAFT_DEVICE void bring(SharedAddress full, int thread, int key, int bytes, Copy copy, Load load) const
+    {
+        if (this->isBulk(key))
+        {
+            if (thread == 0)
+            {
+                arriveExpecting(full, bytes);
+                copy(full);
+            }
+            return;
+        }
+        load();
+        commitCopies();
+        waitForCopies<0>();
+        publishToAsyncProxy();
+        synchronizeThreads(kProducerBarrier, kWarpgroupThreads);
+        if (thread == 0)
+        {
+            arrive(full);
+        }
+    }
+
+    ATTNGRAFT_DEVICE void consume(int warpgroup)
+    {
+        int const firstRow = warpOfThread() * Tile::kRowsPerWarp;
+        Place keys;
+        Place values;
+        uint32_t chosen = 0;
+        Rows rows;
+        Mask mask;
+        bool isLast = false;
+        while (!isLast)
+        {
+            loadOwnQueries(warpgroup);
+            mask.locate(plan, place, firstRow, pass);
+            rows.clear();
+            attend(warpgroup, keys, values, rows, mask);
+            rows.finishSums();
+            // The context leaves through the queries' tile: no product may read it any more.
+            if constexpr (Tile::kHead * static_cast<int>(sizeof(T)) <= 128)
+            {
+                synchronizeThreads(kFirstGroupBarrier + warpgroup, kWarpgroupThreads);
+            }
+            else
+            {
+                synchronizeThreads(kConsumerBarrier, kConsumerThreads);
+            }
+            AttentionOutput<T, Tile, true, typename Rows::Rows> const output{
+                plan, place, rows, firstRow, queryTile, this->unit()};
+            bool const isFirst = pass == MaskPass::kMasked;
+            if (isFirst)
+            {
+                if (plan.logSumExp != nullptr && place.firstValue == 0)
+                {
+                    output.storeLogarithms();
+                }
+                chosen = plan.emptyRows == EmptyRows::kZeros ? 0U : output.findEmptyRows();
+            }
+            output.storeContext(isFirst ? ~chosen : chosen);
+            isLast = !goesOn(chosen != 0);
+        }
+    }
+
+    ATTNGRAFT_DEVICE void loadOwnQueries(int warpgroup)
+    {
+        this->template loadQueries<kWarpgroupRows, kWarpgroupThreads>(
+            static_cast<int>(threadIdx.x) % kWarpgroupThreads, warpgroup * kWarpgroupRows);
+        commitCopies();
+        waitForCopies<0>();
+        publishToAsyncProxy();
+        synchronizeThreads(kFirstGroupBarrier + warpgroup, kWarpgroupThreads);
+    }
+
+    //! All tiles of keys. A tile's scores are computed while the context takes up the tile before it.
+    ATTNGRAFT_DEVICE void attend(
+        int warpgroup, Place& keys, Place& values, Rows& rows, Mask const& mask)
+    {
+        int const firstRow = warpOfThread() * Tile::kRowsPerWarp;
+        int key = this->firstTile();
+        int const end = endOf(warpgroup);
+        if (key < end)
+        {
+            if (warpgroup == Tile::kConsumers - 1)
+            {
+                passTurn(warpgroup); // the first has it first
+            }
+            typename Rows::Shrink shrink;
+            float const factor = this->factor();
+            waitForPhase(fullKeys(keys.stage), keys.parity);
+            waitForTurn(warpgroup);
+            pinRegisters(rows.scores[0]);
+            fenceProducts();
+            rows.startScores(queryTile, warpgroup, keyTiles + keys.stage * Base::kKeyStageBytes);
+            passTurn(warpgroup);
+            waitForProducts<0>();
+            pinRegisters(rows.scores[0]);
+            giveBack(emptyKeys(keys.stage));
+            keys.advance();
+            this->weigh(key, firstRow, factor, rows, mask, shrink);
+            rows.packWeights();
+            for (key = this->nextTile(key + Tile::kKeys); key < end; key = this->nextTile(key + Tile::kKeys))
+            {
+                waitForPhase(fullKeys(keys.stage), keys.parity);
+                waitForPhase(fullValues(values.stage), values.parity);
+                waitForTurn(warpgroup);
+                pinRegisters(rows.scores[0]);
+                pinRegisters(rows.context[0]);
+                fenceProducts();
+                rows.startScores(queryTile, warpgroup, keyTiles + keys.stage * Base::kKeyStageBytes);
+                rows.startContext(valueTiles + values.stage * Base::kValueStageBytes);
+                passTurn(warpgroup);
+                waitForProducts<1>();
+                pinRegisters(rows.scores[0]);
+                giveBack(emptyKeys(keys.stage));
+                keys.advance();
+                bool const isRaised = this->weigh(key, firstRow, factor, rows, mask, shrink);
+                waitForProducts<0>();
+                pinRegisters(rows.context[0]);
+                giveBack(emptyValues(values.stage));
+                values.advance();
+                if (isRaised)
+                {
+                    rows.scaleContext(shrink);
+                }
+                rows.packWeights();
+            }
+            if (warpgroup == 0)
+            {
+                waitForTurn(warpgroup); // the last passed it on
+            }
+            waitForPhase(fullValues(values.stage), values.parity);
+            pinRegisters(rows.context[0]);
+            fenceProducts();
+            rows.startContext(valueTiles + values.stage * Base::kValueStageBytes);
+            waitForProducts<0>();
+            pinRegisters(rows.context[0]);
+            giveBack(emptyValues(values.stage));
+            values.advance();
+        }
+        // Tiles that only later rows of the block need.
+        for (; key < range.end; key = this->nextTile(key + Tile::kKeys))
+        {
+            waitForPhase(fullKeys(keys.stage), keys.parity);
+            giveBack(emptyKeys(keys.stage));
+            keys.advance();
+            waitForPhase(fullValues(values.stage), values.parity);
+            giveBack(emptyValues(values.stage));
+            values.advance();
+        }
+    }
+
+    //! Turns keep the warp groups apart, so that some compute exponentials while one has the tensor cores.
+    ATTNGRAFT_DEVICE void waitForTurn(int warpgroup) const
+    {
+        if constexpr (Tile::kTakesTurns)
+        {
+            synchronizeThreads(kFirstTurnBarrier + warpgroup, 2 * kWarpgroupThreads);
+        }
+    }
+
+    ATTNGRAFT_DEVICE void passTurn(int warpgroup) const
+    {
+        if constexpr (Tile::kTakesTurns)
+        {
+            int const next = warpgroup + 1 == Tile::kConsumers ? 0 : warpgroup + 1;
+            arriveThreads(kFirstTurnBarrier + next, 2 * kWarpgroupThreads);
+        }
+    }
+
+    //! The end of the keys that the warp group's rows may attend to: that of its last row.
+    ATTNGRAFT_DEVICE int endOf(int warpgroup) const
+    {
+        int const last = (warpgroup + 1) * kWarpgroupRows - 1;
+        if (Tile::kTakesTurns || pass != MaskPass::kMasked || last >= place.rows)
+        {
+            return range.end;
+        }
+        int64_t const end = plan.interval.bounds(place.batch, place.query(plan, last)).end;
+        return end < range.end ? static_cast<int>(end) : range.end;
+    }
+
+    //! A warp says that its products are done with a stage.
+    static ATTNGRAFT_DEVICE void giveBack(SharedAddress barrier)
+    {
+        if (laneOfThread() == 0)
+        {
+            arrive(barrier);
+        }
+    }
+};
+
+template <typename Math, typename Tile, AttentionMask kMask, bool kCapped>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
+    specialisedAttentionKernel(__grid_constant__ AttentionPlan const plan, __grid_constant__ BulkCopies const copies)
+{
+    SpecialisedBlock<Math, Tile, kMask, kCapped> block(plan, copies);
+    block.run();
+}
+
+} // namespace attngraft

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from attngraft.engine.fusion import find_fusion
+from attngraft.engine.fusion import FusionReport, find_fusion
 from attngraft.lower import choose_lowerings, lower_model, parse_target, repair_model
 from attngraft.match import match_model
 from attngraft.onnx_graph import onnx_dtype
@@ -87,6 +87,7 @@ class Block:
             "split": np.array([0, 0, HEADS, self.head_size]),
             "split_kv": np.array([0, 0, self.kv_heads, self.head_size]),
             "joined": np.array([0, 0, hidden]),
+            "middle": np.array([1, 2]),
         }
         used = {name for node in model.graph.node for name in node.input}
         for name, array in arrays.items():
@@ -101,6 +102,12 @@ def _tensor(name: str, array: np.ndarray, dtype: str) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(array, name)
 
 
+SPREAD = """
+    told = Cast<to = 9>(padding) upright = Unsqueeze(told, middle) scores = Shape(t) spread = Expand(upright, scores)
+    f = Where(spread, zero, infinite) m = Add(t, f)
+"""
+"""As exporters write a mask [B, S] of keys."""
+
 PADDING = ", bool[B,1,1,S] keep"
 FULL = ", bool[B,1,S,S] keep"
 WIDE_SOFTMAX = "wide = Cast<to = 1>(t) {mask} r = Softmax<axis = -1>(m) p = Cast<to = 10>(r) c = MatMul(p, v)"
@@ -113,6 +120,7 @@ BLOCKS = {
     "no mask": Block(f"{SCALED} m = Identity(t) {SOFTMAX}"),
     "no mask, opset 23": Block(f"{SCALED} m = Identity(t) {SOFTMAX}", opset=23),
     "roots, added -inf, guard": Block(f"{ROOTS} f = Where(keep, zero, infinite) m = Add(t, f) {GUARDED}", FULL),
+    "padding spread over queries, guard": Block(f"{ROOTS} {SPREAD} {GUARDED}", ", int64[B,S] padding"),
     "roots, added lowest, guard": Block(f"{ROOTS} f = Where(keep, zero, lowest) m = Add(t, f) {GUARDED}", FULL),
     "filled -inf": Block(f"{SCALED} m = Where(keep, t, infinite) {SOFTMAX}", PADDING),
     "added input": Block(f"{SCALED} m = Add(t, bias) {SOFTMAX}", ", float16[B,1,S,S] bias"),
@@ -191,5 +199,10 @@ def lowered(model: ModelProto, lower: str = "native", target=RTX) -> ModelProto:
 
 def fused_kernels(model: ModelProto) -> int | None:
     """The fused attention kernels of the engine that TensorRT-RTX builds; None when it refuses the model."""
-    report = find_fusion(model, Path("model.onnx"), match_model(model), backend="rtx")
+    report = fusion(model)
     return None if report.failure else report.kernels
+
+
+def fusion(model: ModelProto) -> FusionReport:
+    """What TensorRT-RTX makes of the model."""
+    return find_fusion(model, Path("model.onnx"), match_model(model), backend="rtx")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
 from attngraft.match import Site, match_model
 from attngraft.report.phrases import mask_text
@@ -73,3 +75,56 @@ def test_an_added_number_that_masks_nothing_stays_a_tensor() -> None:
     where = "s = MatMul(q, kt) a = Where(condition, zero, f) m = Add(s, a) p = Softmax<axis = -1>(m)"
     site = only_site(attention(where, inputs=("condition",), constants={"zero": 0.0, "f": -1.0}))
     assert [(mask.form, mask.tensors) for mask in site.source_masks] == [("add", ("a",))]
+
+
+SPREAD = """
+    s = MatMul(q, kt) told = Cast<to = 9>(padding) upright = Unsqueeze(told, middle) full = Shape(s)
+    spread = Expand(upright, full) {mask}
+"""
+
+CONSTANTS = {
+    "middle": np.array([1, 2]),
+    "zero": 0.0,
+    "infinite": -np.inf,
+    "places": np.linspace(0, 1, 36, dtype=np.float32).reshape(1, 1, 6, 6),
+}
+
+
+def spread(mask: str, padding: str = "int64[B,T] padding") -> ModelProto:
+    """Attention with a mask of keys [B, T] that the model spreads over the queries."""
+    model = attention(
+        SPREAD.format(mask=mask), constants={"middle": np.array([1, 2]), "zero": 0.0, "infinite": -np.inf}
+    )
+    text = onnx.parser.parse_graph(f"g ({padding}) => (float x) {{ x = Identity(x0) }}")
+    model.graph.input.extend(text.input)
+    return model
+
+
+FILLED = "m = Where(spread, s, infinite) p = Softmax<axis = -1>(m)"
+ADDED = "f = Where(spread, zero, infinite) m = Add(s, f) p = Softmax<axis = -1>(m)"
+
+
+@pytest.mark.parametrize("mask", [FILLED, ADDED])
+def test_a_mask_that_is_spread_from_one_of_keys(mask: str) -> None:
+    key_mask = only_site(spread(mask)).key_mask
+    assert key_mask is not None
+    assert (key_mask.tensors, key_mask.unsqueeze, key_mask.invert) == (("padding",), (1, 2), False)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        spread(FILLED, "int64[N,T] padding"),
+        spread(FILLED.replace("infinite", "zero")),
+        spread(f"b = Add(s, places) {FILLED.replace('s,', 'b,')}"),
+        spread("tri = Trilu<upper = 0>(spread) " + FILLED.replace("spread,", "tri,")),
+        attention(
+            "s = MatMul(q, kt) m = Where(condition, s, f) p = Softmax<axis = -1>(m)",
+            inputs=("condition",),
+            constants={"f": -np.inf},
+        ),
+    ],
+    ids=["another batch size", "a number that masks nothing", "a bias beside it", "causal too", "not spread"],
+)
+def test_no_mask_of_keys_alone(model: ModelProto) -> None:
+    assert only_site(model).key_mask is None

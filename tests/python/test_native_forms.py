@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import onnx
 import pytest
-from native_models import BLOCKS, fused_kernels, lowered
+from native_models import BLOCKS, fused_kernels, fusion, lowered
 from onnx import TensorProto
 
 from attngraft.lower import parse_target
@@ -57,6 +60,36 @@ def test_the_scale_stands_on_the_query_alone() -> None:
         assert operators(native).count("Mul") == 1
         (scale,) = (node for node in native.graph.node if node.op_type == "Mul")
         assert scale.input[0] == "q"
+
+
+def normalised(name: str) -> onnx.ModelProto:
+    """A block with what follows it in a model: bias, residual and normalisation."""
+    model = BLOCKS[name].model()
+    width = model.graph.output[0].type.tensor_type.shape.dim[2].dim_value
+    rest = onnx.parser.parse_graph(f"""
+        rest (float16[B,S,{width}] y, float16[B,S,{width}] x, float16[{width}] ones) => (float16[B,S,{width}] z)
+        {{ biased = Add(y, ones) sum = Add(biased, x) z = LayerNormalization(sum, ones, ones) }}
+    """)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(width, np.float16), "ones"))
+    model.graph.node.extend(rest.node)
+    model.graph.output[0].name = "z"
+    return model
+
+
+def test_a_guard_costs_no_kernel() -> None:
+    """The zeros and the search for rows without a key are part of the kernel that adds and normalises."""
+    guarded, free = (fusion(lowered(normalised(name))) for name in ("roots, added -inf, guard", "no mask"))
+    assert guarded.kernels == free.kernels == 1
+    assert guarded.launches == free.launches
+
+
+def test_a_mask_of_keys_is_not_spread_over_the_queries() -> None:
+    block = BLOCKS["padding spread over queries, guard"]
+    assert "Expand" not in operators(lowered(block.model()))
+    other_batch = replace(
+        block, extra=block.extra.replace("B", "N")
+    )  # TensorRT does not fuse what it may have to spread
+    assert "Expand" in operators(lowered(other_batch.model()))
 
 
 @pytest.mark.parametrize("name", ["torchscript", "softmax in fp32"])

@@ -54,7 +54,7 @@ def test_equal_sites_are_counted_in_a_note() -> None:
     report = verify_models(model, lower_model(model, match_model(model), {"p": "softmax"}))
     assert report.passed
     assert [row.name for row in report.outputs] == ["out"]
-    assert "the results of 1 attention sites are equal" in report.notes[-1]
+    assert "1 results of attention sites are equal" in report.notes[-1]
 
 
 def test_results_that_are_zero_prove_little() -> None:

@@ -55,6 +55,7 @@ class FusionReport:
     kernels     fused attention kernels in the engine, distinct names.
     elsewhere   how many of those hold none of the sites, as far as names tell.
     failure     TensorRT's reason, if it does not build the model; nothing is known about the sites then.
+    launches    kernels of the whole engine, each as often as one run launches it.
     """
 
     made_by: str
@@ -62,6 +63,7 @@ class FusionReport:
     kernels: int
     elsewhere: int
     failure: str = ""
+    launches: int = 0
 
     @property
     def fused(self) -> int:
@@ -107,6 +109,7 @@ def attribute_kernels(
     made_by: str, model: ModelProto, sites: ModelSites, layers: Iterable[EngineLayer]
 ) -> FusionReport:
     """Finds each site's softmax among the ONNX nodes of the fused attention kernels."""
+    layers = tuple(layers)
     kernels = {layer.name: layer for layer in fused_attention(layers)}
     holders = {node: layer.name for layer in kernels.values() for node in layer.nodes}
     silent = any(not layer.nodes for layer in kernels.values())
@@ -120,7 +123,7 @@ def attribute_kernels(
         for site, node in nodes
     )
     holding = {record.kernel for record in records if record.kernel}
-    return FusionReport(made_by, records, len(kernels), len(kernels.keys() - holding))
+    return FusionReport(made_by, records, len(kernels), len(kernels.keys() - holding), launches=len(layers))
 
 
 def _site_fusion(site: str, node: str | None, taken: Counter[str], holders: Mapping[str, str]) -> SiteFusion:

@@ -69,6 +69,17 @@ class Emitter:
         self._graph.insert_before(self._anchor, node)
         return made
 
+    def again(self, node: EditedNode, output: str) -> str:
+        """Adds a node of one output once more, with all that its proto says, and returns the new output's name:
+        `output`, with a number behind it where that is taken."""
+        made = self._surgery.free_name(output)
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node.proto)
+        copy.input[:] = node.inputs
+        copy.output[:] = [made]
+        self._graph.insert_before(self._anchor, copy)
+        return made
+
     def rename(self, made: str, name: str) -> None:
         """Gives a tensor made here, which nothing reads yet, a name that nothing else has any more."""
         self._graph.rename(made, name)

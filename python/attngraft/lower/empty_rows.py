@@ -2,8 +2,8 @@
 
 The model's own way, IsNaN and Where between the softmax and the values, makes TensorRT 10.6 take a slower kernel
 (docs/what_tensorrt_fuses.md). Here: Where(row has a key, context, 0), the condition once for all sites with the same
-masks. For finite inputs the results are equal; a NaN among the scores of allowed keys, which the model makes 0 as well,
-stays NaN.
+masks, and behind the output projection where there is one (projection.py). For finite inputs the results are equal; a
+NaN among the scores of allowed keys, which the model makes 0 as well, stays NaN.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from attngraft.lower.mask_forms import (
     in_type,
     lower_triangle,
     shaped,
+    squeezed,
     stays_added,
 )
 from attngraft.lower.tensor_types import TensorTypes
@@ -31,6 +32,9 @@ __all__ = ["RowsWithKeys", "may_have_empty_rows"]
 
 AXES_ARE_INPUT = 18
 """From this opset on ReduceMax takes its axes as an input."""
+
+HEADS_AXIS = 1
+"""Of [B, heads, Sq, Sk]."""
 
 
 def may_have_empty_rows(site: Site) -> bool:
@@ -49,20 +53,23 @@ class RowsWithKeys:
     def __init__(self, types: TensorTypes) -> None:
         self._types = types
         self._made: dict[tuple[str, int, tuple[MaskPart, ...]], str] = {}
+        self._without_heads: dict[str, str] = {}
 
-    def zeroed(self, emit: Emitter, context: str, scores: str, site: Site, dtype: int, score_dtype: int) -> str:
-        """The context [..., Sq, Dv] of ONNX element type `dtype` with zeros in the rows without a key. `scores`, of
-        type `score_dtype`, are as they were before the masks."""
-        return emit.node("Where", self._condition(emit, scores, site, score_dtype), context, emit.number(0.0, dtype))
-
-    def _condition(self, emit: Emitter, scores: str, site: Site, dtype: int) -> str:
-        """bool [..., Sq or 1, 1], broadcasting to the context."""
+    def condition(self, emit: Emitter, scores: str, site: Site, dtype: int) -> str:
+        """bool [..., Sq or 1, 1], broadcasting to the context. `scores`, of ONNX element type `dtype`, are as they were
+        before the masks."""
         if site.whole.causal != CausalMode.NONE:  # a triangle of this site's own lengths
             return _any_key(emit, _allowed(emit, scores, site, dtype, self._types))
         key = _same_condition(site, dtype)
         if key not in self._made:
             self._made[key] = _any_key(emit, _allowed(emit, scores, site, dtype, self._types))
         return self._made[key]
+
+    def without_heads(self, emit: Emitter, condition: str) -> str:
+        """A condition [B or 1, 1, Sq or 1, 1] for rows [B, Sq, N]."""
+        if condition not in self._without_heads:
+            self._without_heads[condition] = squeezed(emit, condition, HEADS_AXIS)
+        return self._without_heads[condition]
 
 
 def _same_condition(site: Site, dtype: int) -> tuple[str, int, tuple[MaskPart, ...]]:

@@ -25,11 +25,12 @@ __all__ = [
     "lower_triangle",
     "needs_float32",
     "shaped",
+    "squeezed",
     "stays_added",
 ]
 
-UNSQUEEZE_AXES_ARE_INPUT = 13
-"""From this opset on Unsqueeze takes its axes as an input."""
+SQUEEZE_AXES_ARE_INPUT = 13
+"""From this opset on Squeeze and Unsqueeze take their axes as an input."""
 
 VANISHING = -60000.0
 """A score this far below another has probability exactly 0, whatever is added to it within float16's range of scores
@@ -112,9 +113,18 @@ def shaped(emit: Emitter, tensor: str, mask: MaskPart) -> str:
         tensor = emit.node("Reshape", tensor, shape)
     if not mask.unsqueeze:
         return tensor
-    if emit.opset < UNSQUEEZE_AXES_ARE_INPUT:
-        return emit.node("Unsqueeze", tensor, axes=list(mask.unsqueeze))
-    return emit.node("Unsqueeze", tensor, emit.integers(mask.unsqueeze))
+    return _on_axes(emit, "Unsqueeze", tensor, mask.unsqueeze)
+
+
+def squeezed(emit: Emitter, tensor: str, axis: int) -> str:
+    """The tensor without an axis of size 1."""
+    return _on_axes(emit, "Squeeze", tensor, (axis,))
+
+
+def _on_axes(emit: Emitter, operator: str, tensor: str, axes: tuple[int, ...]) -> str:
+    if emit.opset < SQUEEZE_AXES_ARE_INPUT:
+        return emit.node(operator, tensor, axes=list(axes))
+    return emit.node(operator, tensor, emit.integers(axes))
 
 
 def in_type(emit: Emitter, tensor: str, dtype: int, types: TensorTypes, fill: float) -> str:

@@ -12,6 +12,7 @@ from attngraft.lower.context_types import ContextTypes
 from attngraft.lower.functions import FunctionTable
 from attngraft.lower.narrow import narrow_from
 from attngraft.lower.native import NativeLowering
+from attngraft.lower.projection import rename_tensors
 from attngraft.lower.softmax import SoftmaxLowering
 from attngraft.lower.surgery import Surgery
 from attngraft.lower.target import Target
@@ -50,6 +51,7 @@ def lower_model(
     functions.add_to(lowered)
     for dtype, widened in contexts.widened.items():
         narrow_from(lowered, widened, dtype)
+    rename_tensors(lowered.graph, native.unguarded)
     return lowered
 
 

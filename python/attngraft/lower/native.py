@@ -2,6 +2,8 @@
 
     MatMul(query * scale, key^T) [-> softcap] -> masks -> Softmax -> MatMul(values) [-> zeros in rows without a key]
 
+The zeros are written behind the output projection instead, where the site has one (projection.py).
+
 In: a site's record with its `whole`. Out: the same context tensor, made by new nodes. What each step is for, and the
 measurements behind it, is in docs/what_tensorrt_fuses.md:
 
@@ -21,7 +23,9 @@ from attngraft.lower.attention_form import emit_attention, takes_attention_form
 from attngraft.lower.context_types import ContextTypes
 from attngraft.lower.emit import Constants, Emitter
 from attngraft.lower.empty_rows import RowsWithKeys, may_have_empty_rows
+from attngraft.lower.key_masks import KeyMasks
 from attngraft.lower.mask_forms import apply_masks, needs_float32
+from attngraft.lower.projection import zero_behind
 from attngraft.lower.surgery import Surgery
 from attngraft.lower.target import Target
 from attngraft.lower.tensor_types import TensorTypes
@@ -48,8 +52,12 @@ class NativeLowering:
         self._opset = opset
         self._target = target
         self._constants = Constants(surgery)
+        self._key_masks = KeyMasks(types)
         self._rows_with_keys = RowsWithKeys(types)
         self._contexts = contexts
+        self.unguarded: dict[str, str] = {}
+        """New names for tensors of the main graph whose empty rows hold other numbers than in the model given, up to
+        the projections behind which they are zeroed."""
 
     def apply(self, site: Site) -> None:
         """Puts new nodes in the site's place; the context keeps its name. Raises RewriteError where the record does not
@@ -70,8 +78,9 @@ class NativeLowering:
         graph.remove_if_dead(anchor)
 
     def _plain_context(self, emit: Emitter, site: Site, dtype: int) -> str:
-        """The context [..., Sq, Dv] in the site's type."""
-        whole = site.whole
+        """The context [..., Sq, Dv] in the site's type, with zeros in rows without a key or with a projection that has
+        them."""
+        site, whole = self._key_masks.in_site(emit, site), site.whole
         query, key, values = _operands(emit, site, dtype)
         if whole.scale != 1.0:
             query = emit.node("Mul", query, emit.number(whole.scale, dtype))
@@ -88,9 +97,24 @@ class NativeLowering:
         if wide:
             probabilities = emit.cast(probabilities, dtype)
         context = emit.node("MatMul", probabilities, values)
-        if may_have_empty_rows(site):
-            context = self._rows_with_keys.zeroed(emit, context, scores, site, dtype, score_dtype)
+        if not may_have_empty_rows(site):
+            return context
+        has_key = self._rows_with_keys.condition(emit, scores, site, score_dtype)
+        if site.projection is None or site.graph:  # names in other graphs are not looked after (unguarded)
+            return emit.node("Where", has_key, context, emit.number(0.0, dtype))
+        if site.projection.mask_has_heads:
+            has_key = self._rows_with_keys.without_heads(emit, has_key)
+        self._zero_behind(site, has_key)
         return context
+
+    def _zero_behind(self, site: Site, has_key: str) -> None:
+        """Zeros as if they stood in the context, in the rows of the site's projection for which `has_key` is false."""
+        graph, whole = self._surgery.graph(site.graph), site.whole
+        last = graph.maker(site.projection.tensors[-1])
+        emit = Emitter(self._surgery, self._constants, graph, last, f"{site.name}/native", self._opset)
+        zero_behind(emit, graph, last, site.projection, has_key, onnx_dtype(whole.context_dtype or whole.dtype))
+        for name in site.projection.tensors[:-1]:
+            self.unguarded[name] = self._surgery.free_name(f"{name}_unguarded")
 
     def _emit_context(self, emit: Emitter, site: Site, dtype: int) -> None:
         """The whole site; the context in the layout and type of the original, under its name."""

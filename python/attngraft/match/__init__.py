@@ -2,7 +2,7 @@
 
 from attngraft.match.local_functions import InlinedFunction, inline_attention
 from attngraft.match.model import match_model
-from attngraft.match.records import Bypass, MaskPart, ModelSites, OtherSoftmax, Scale, Site, WholeSite
+from attngraft.match.records import Bypass, MaskPart, ModelSites, OtherSoftmax, Projection, Scale, Site, WholeSite
 
 __all__ = [
     "Bypass",
@@ -10,6 +10,7 @@ __all__ = [
     "MaskPart",
     "ModelSites",
     "OtherSoftmax",
+    "Projection",
     "Scale",
     "Site",
     "WholeSite",

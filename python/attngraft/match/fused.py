@@ -14,7 +14,9 @@ from onnx import NodeProto, TensorProto
 
 from attngraft.contract import CausalMode, EmptyRows, Role
 from attngraft.match.attention import MaskReading, attention_form
+from attngraft.match.key_mask import find_key_mask
 from attngraft.match.operators import attribute
+from attngraft.match.projection import find_projection
 from attngraft.match.records import AttentionForm, MaskPart, Scale, Site, WholeSite
 from attngraft.match.understood import Understood, understand_masks
 from attngraft.onnx_graph import GraphView, dtype_name, node_label
@@ -107,6 +109,8 @@ def match_fused(view: GraphView, node: NodeProto, path: str) -> Site:
         widened=_widened(node, dtype),
         operator=f"{RUNTIME_DOMAIN}::{node.op_type}" if node.domain == RUNTIME_DOMAIN else node.op_type,
         attention=None if isinstance(attention, str) else attention,
+        key_mask=find_key_mask(view, whole, masks, understood.masks, config),
+        projection=find_projection(view, whole, masks),
     )
 
 

@@ -92,7 +92,7 @@ def _in_function(record: Site | OtherSoftmax, reason: str) -> Site | OtherSoftma
     if isinstance(record, OtherSoftmax):
         return record
     lowerings = dict.fromkeys(record.lowerings, reason) | {"keep": None}
-    return replace(record, config=None, whole=None, attention=None, lowerings=lowerings)
+    return replace(record, config=None, whole=None, attention=None, key_mask=None, projection=None, lowerings=lowerings)
 
 
 def _with_unique_names(found: list[Site | OtherSoftmax]) -> list[Site | OtherSoftmax]:

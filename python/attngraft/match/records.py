@@ -14,6 +14,7 @@ __all__ = [
     "MaskPart",
     "ModelSites",
     "OtherSoftmax",
+    "Projection",
     "Scale",
     "Site",
     "WholeSite",
@@ -151,6 +152,25 @@ class AttentionForm:
 
 
 @dataclass(frozen=True)
+class Projection:
+    """The product with stored weights to which rows of a context go, one to one: context [..., Sq, Dv] to [B, Sq, K],
+    times weights [K, N], plus one row.
+
+    tensors  from the context to the result [B, Sq, N], in order; but for the last, nothing else reads their values.
+    bias     the row that a Gemm adds, [N], [1, N] or a number; None: nothing.
+    bias_factor
+             what the Gemm multiplies it by.
+    mask_has_heads
+             whether the site's masks broadcast together to [B, 1, Sq, Sk], and not to a shape without an axis of heads.
+    """
+
+    tensors: tuple[str, ...]
+    bias: str | None = None
+    bias_factor: float = 1.0
+    mask_has_heads: bool = False
+
+
+@dataclass(frozen=True)
 class Site:
     """One attention softmax.
 
@@ -172,6 +192,9 @@ class Site:
     widened         whether casts to fp32 around the softmax are absorbed, by the softmax lowering or by `whole`.
     bypasses        scale nodes that go because their factor is in config.scale.
     guard           whether a row without an allowed key gives zeros: an IsNaN -> Where(0), nan_to_num, or a fused node.
+    key_mask        the one mask of `source_masks` as the tensor [B, Sk] that it is proved to be spread from; else None.
+    projection      of a site with a guard, the output projection, if every row of the context is a row of it and the
+                    masks are the same for all heads; else None.
     dtype, rank     the scores' type, in the contract's words, and rank; None when not known.
     heads, head_size, layout
                     as far as shapes and nodes show them; layout is "bshd" when Q is transposed from [B, S, H, D],
@@ -204,6 +227,8 @@ class Site:
     widened: bool = False
     operator: str = "Softmax"
     attention: AttentionForm | None = None
+    key_mask: MaskPart | None = None
+    projection: Projection | None = None
 
 
 @dataclass(frozen=True)

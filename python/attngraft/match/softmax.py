@@ -10,12 +10,14 @@ from attngraft.contract import MAX_RANK, MIN_RANK, SCORE_DTYPES, EmptyRows, Role
 from attngraft.match.attention import MaskReading, attention_form, with_masks_above
 from attngraft.match.ascent import ascend
 from attngraft.match.chain import Chain, climb
+from attngraft.match.key_mask import find_key_mask
 from attngraft.match.layout import head_layout
 from attngraft.match.mask import holds_mask
 from attngraft.match.normaliser import Normaliser
 from attngraft.match.operators import axis_is_last, is_product, is_standard
 from attngraft.match.paths import find_pooling_product, find_product, find_values_product, is_factorised
 from attngraft.match.probabilities import Probabilities, probabilities_behind
+from attngraft.match.projection import find_projection
 from attngraft.match.records import AttentionForm, Bypass, OtherSoftmax, Scale, Site
 from attngraft.match.scale import combine_scales, operand_scales
 from attngraft.match.sizes import known_rank
@@ -83,6 +85,8 @@ def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto
         widened=reading.widened or chain.widened,
         operator=normaliser.operator,
         attention=attention if attention_reason is None else None,
+        key_mask=find_key_mask(view, reading.whole, reading.masks, understood.masks, config),
+        projection=find_projection(view, reading.whole, reading.masks) if candidates[-1].guard else None,
     )
 
 

@@ -124,9 +124,9 @@ def _inside_note(comparisons: Sequence[_Comparison]) -> list[str]:
     inside = [comparison for comparison in comparisons if comparison.is_inside and comparison.compared]
     equal = sum(comparison.is_equal for comparison in inside)
     zero = sum(comparison.largest == 0 for comparison in inside)
-    notes = [f"compared inside the model too: the results of {equal} attention sites are equal"] if equal else []
+    notes = [f"compared inside the model too: {equal} results of attention sites are equal"] if equal else []
     if zero:
-        notes.append(f"the results of {zero} attention sites are 0 everywhere, which proves little: random weights?")
+        notes.append(f"{zero} results of attention sites are 0 everywhere, which proves little: random weights?")
     return notes
 
 

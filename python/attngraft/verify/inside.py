@@ -32,9 +32,14 @@ def inside_tensors(model: ModelProto, sites: Iterable[Site]) -> tuple[str, ...]:
     outputs = {value.name for value in model.graph.output}
     found: dict[str, None] = {}
     for site in sites:
+        if site.graph:
+            continue
         # A fused node may make no other form of the context than this one.
-        ends = (form.context for form in (site.attention, site.whole) if form is not None and not site.graph)
+        ends = (form.context for form in (site.attention, site.whole) if form is not None)
         found |= dict.fromkeys([name for name in ends if name not in outputs][:1])
+        # Lowering native may write zeros behind this product only, and gives tensors before it other names then.
+        if site.projection is not None and site.projection.tensors[-1] not in outputs:
+            found[site.projection.tensors[-1]] = None
     return tuple(found)
 
 

@@ -16,11 +16,14 @@ from attngraft.match.meaning import Polynomial, constant_integers, read_dims, sl
 from attngraft.match.operators import attribute, is_pass_through, is_standard
 from attngraft.onnx_graph import GraphView
 
-__all__ = ["Source", "is_move", "moved", "sources"]
+__all__ = ["Source", "is_move", "moved", "moves_behind", "only_reader", "sources"]
 
 MAX_MOVES = 16
 """Longer than any way from a projection to a product seen in 60 architectures: splitting, transposing and repeating
 heads takes nine nodes."""
+
+MAX_MOVES_BEHIND = 6
+"""Nodes from the product to the tensor that the output projection reads; merging the heads takes two or three."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,26 @@ def moved(view: GraphView, node: NodeProto, output: str, strided: Strided) -> St
         return strided
     rule = _RULES.get(node.op_type) if is_standard(node, node.op_type) else None
     return None if rule is None else rule(view, node, output, strided)
+
+
+def moves_behind(view: GraphView, tensor: str) -> list[NodeProto]:
+    """The nodes that read the tensor one after the other, each alone, until one does more than move data."""
+    chain: list[NodeProto] = []
+    while len(chain) < MAX_MOVES_BEHIND:
+        node = only_reader(view, tensor)
+        if node is None or not is_move(view, node):
+            break
+        chain.append(node)
+        tensor = node.output[0]
+    return chain
+
+
+def only_reader(view: GraphView, tensor: str) -> NodeProto | None:
+    """The node that alone reads a tensor's values, as data; Shape reads none."""
+    readers = [node for node in view.readers(tensor) if not is_standard(node, "Shape")]
+    if len(readers) != 1 or tensor in view.outputs or readers[0].input[0] != tensor:
+        return None
+    return readers[0]
 
 
 def _source(view: GraphView, tensor: str, steps: list[tuple[str, NodeProto]]) -> Source | None:

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from attngraft.contract import Layout
-from attngraft.match.attention.movement import is_move, moved
+from attngraft.match.attention.movement import moved, moves_behind
 from attngraft.match.attention.strided import Strided, contiguous
 from attngraft.match.meaning import Polynomial
 from attngraft.match.operators import is_standard
 from attngraft.onnx_graph import GraphView
 
 __all__ = ["Result", "results"]
-
-MAX_MOVES = 6
-"""Nodes from the product to the tensor that the output projection reads; merging the heads takes two or three."""
 
 MAX_SHAPE_NODES = 32
 """Nodes that make one shape of another; the longest seen have nine."""
@@ -36,7 +33,7 @@ def results(view: GraphView, context: Strided, tensor: str, dims: Sequence[Polyn
 
     `dims` are [B, H, Sq, Dv], and `context` is `tensor` as a view of a flat tensor of these dimensions.
     """
-    chain = _chain(view, tensor)
+    chain = moves_behind(view, tensor)
     whole = contiguous(dims)
     swapped = whole.transposed((0, 2, 1, 3))
     words = {Layout.BHSD: whole, Layout.BSHD: swapped, Layout.BSD: swapped.joined(2)}
@@ -52,26 +49,6 @@ def results(view: GraphView, context: Strided, tensor: str, dims: Sequence[Polyn
         if word is not None and _shapes_stay_here(view, tensor, chain[:length]):
             found.append(Result(made, word))
     return found[::-1]
-
-
-def _chain(view: GraphView, tensor: str) -> list[NodeProto]:
-    """The nodes that read the context one after the other, each alone, until one does more than move data."""
-    chain: list[NodeProto] = []
-    while len(chain) < MAX_MOVES:
-        node = _only_reader(view, tensor)
-        if node is None or not is_move(view, node):
-            break
-        chain.append(node)
-        tensor = node.output[0]
-    return chain
-
-
-def _only_reader(view: GraphView, tensor: str) -> NodeProto | None:
-    """The node that alone reads a tensor's values, as data; Shape reads none."""
-    readers = [node for node in view.readers(tensor) if not is_standard(node, "Shape")]
-    if len(readers) != 1 or tensor in view.outputs or readers[0].input[0] != tensor:
-        return None
-    return readers[0]
 
 
 def _shapes_stay_here(view: GraphView, tensor: str, chain: list[NodeProto]) -> bool:

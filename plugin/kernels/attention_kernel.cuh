@@ -69,8 +69,7 @@ private:
     ATTNGRAFT_DEVICE void attend()
     {
         this->beginPass();
-        this->template loadQueries<Tile::kRows, Tile::kThreads>(
-            static_cast<int>(threadIdx.x), 0);
+        this->template loadQueries<Tile::kRows, Tile::kThreads>(static_cast<int>(threadIdx.x), 0);
         if (this->scansKeys())
         {
             synchronizeBlock();
@@ -125,8 +124,7 @@ private:
         {
             warp.scaleContext(shrink);
         }
-        warp.template multiplyValues<kMask == AttentionMask::kAny>(
-            valueTiles + stage * Work::kValueStageBytes, factor);
+        warp.template multiplyValues<kMask == AttentionMask::kAny>(valueTiles + stage * Work::kValueStageBytes, factor);
     }
 
     //! Starts the copy of the tile at `firstKey`, if it is one, and returns the next tile to load.
@@ -135,10 +133,8 @@ private:
         auto const thread = static_cast<int>(threadIdx.x);
         if (firstKey < range.end)
         {
-            this->template loadKeys<Tile::kThreads>(
-                keyTiles + stage * Work::kKeyStageBytes, thread, firstKey);
-            this->template loadValues<Tile::kThreads>(
-                valueTiles + stage * Work::kValueStageBytes, thread, firstKey);
+            this->template loadKeys<Tile::kThreads>(keyTiles + stage * Work::kKeyStageBytes, thread, firstKey);
+            this->template loadValues<Tile::kThreads>(valueTiles + stage * Work::kValueStageBytes, thread, firstKey);
             firstKey = this->nextTile(firstKey + Tile::kKeys);
         }
         commitCopies();

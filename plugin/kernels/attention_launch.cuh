@@ -37,8 +37,8 @@ constexpr int kCombineThreads = 128;
 template <typename Math>
 cudaError_t launchAttention(AttentionPlan const& plan, cudaStream_t stream)
 {
-    cudaError_t const status = dispatchAttention<sizeof(typename Math::Element), false>(
-        plan, AttentionLaunch<Math>{stream});
+    cudaError_t const status =
+        dispatchAttention<sizeof(typename Math::Element), false>(plan, AttentionLaunch<Math>{stream});
     if (status != cudaSuccess || plan.splits == 1)
     {
         return status;

@@ -60,8 +60,7 @@ struct KeyBits
     //! Fills the words of the keys from `begin`, a multiple of 32, to `end`. The block must synchronise before they are
     //! read.
     template <typename Place>
-    ATTNGRAFT_DEVICE void scan(
-        AttentionPlan const& plan, Place const& place, int begin, int end, int threads) const
+    ATTNGRAFT_DEVICE void scan(AttentionPlan const& plan, Place const& place, int begin, int end, int threads) const
     {
         int64_t const row = place.batch * plan.keep.strides[0] + place.head * plan.keep.strides[1];
         for (int word = begin / 32 + warpOfThread(); word * 32 < end; word += threads / 32)
@@ -216,8 +215,8 @@ private:
         return row < place.rows ? row : place.rows - 1;
     }
 
-    //! The intervals are found anew for the few tiles that they cut: registers are dearer. The uniform pass is here too,
-    //! off the path of most tiles.
+    //! The intervals are found anew for the few tiles that they cut: registers are dearer. The uniform pass is here
+    //! too, off the path of most tiles.
     static ATTNGRAFT_DEVICE void applyIntervals(AttentionPlan const& plan, Place const& place, int firstRow,
         int firstKey, MaskPass pass, float (&scores)[kSlices][Tile::kKeys / 8][4])
     {
@@ -250,8 +249,7 @@ private:
         return batch * tensor.strides[0] + head * tensor.strides[1] + query * tensor.strides[2];
     }
 
-    ATTNGRAFT_DEVICE void cover(
-        AttentionPlan const& plan, Place const& place, int firstRow, int lastRow, MaskPass pass)
+    ATTNGRAFT_DEVICE void cover(AttentionPlan const& plan, Place const& place, int firstRow, int lastRow, MaskPass pass)
     {
         KeyInterval covered{0, plan.keys};
         if (pass == MaskPass::kMasked)

@@ -56,7 +56,8 @@ struct AttentionOutput
         }
         synchronizeWarp();
         constexpr int kVectors = Tile::kValue / kElementsOfVector<T>;
-        if constexpr (!Tile::kPacks && kVectorwise && 32 % kVectors == 0) // then a thread needs one pointer and one step
+        if constexpr (!Tile::kPacks && kVectorwise
+            && 32 % kVectors == 0) // then a thread needs one pointer and one step
         {
             constexpr int kRowsAtOnce = 32 / kVectors;
             int const vector = laneOfThread() % kVectors;

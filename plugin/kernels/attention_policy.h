@@ -42,9 +42,9 @@ struct AttentionTile
     int keys;
     int head;
     int value;
-    int stages;             //!< tiles of keys and values in shared memory
-    bool keepsQuery;        //!< the queries' fragments stay in registers
-    int minBlocks;          //!< blocks of a multiprocessor that the compiler leaves registers for
+    int stages;      //!< tiles of keys and values in shared memory
+    bool keepsQuery; //!< the queries' fragments stay in registers
+    int minBlocks;   //!< blocks of a multiprocessor that the compiler leaves registers for
     AttentionEngine engine{AttentionEngine::kWarps};
     bool takesTurns{false}; //!< kSpecialised: the warp groups start their products one after another
 
@@ -77,7 +77,9 @@ struct AttentionTile
     //! Of the counting barriers: one of a stage, or two of its keys and two of its values.
     constexpr int barrierBytes() const
     {
-        int const ofStage = engine == AttentionEngine::kSpecialised ? 4 : engine == AttentionEngine::kWarpgroups ? 1 : 0;
+        int const ofStage = engine == AttentionEngine::kSpecialised ? 4
+            : engine == AttentionEngine::kWarpgroups                ? 1
+                                                                    : 0;
         return ofStage * stages * 8;
     }
 
@@ -112,36 +114,33 @@ constexpr int kSharedBytesAnywhere = 227 * 1024;
 
 //! Variants by number: index + 1. Numbers are in engines and timing caches: new ones go to the end.
 constexpr AttentionTile kAttentionTiles[] = {
-    {64, 16, 64, 64, 64, 3, true, 4},      // 1
-    {64, 16, 128, 64, 64, 2, true, 3},     // 2
-    {128, 32, 128, 64, 64, 2, false, 2},   // 3
-    {128, 32, 64, 64, 64, 3, true, 2},     // 4
-    {16, 16, 64, 64, 64, 4, true, 1},      // 5
-    {64, 16, 64, 96, 96, 2, true, 2},      // 6
-    {64, 16, 64, 128, 128, 2, true, 2},    // 7
-    {128, 32, 64, 128, 128, 2, false, 1},  // 8
-    {128, 16, 64, 128, 128, 2, false, 1},  // 9
-    {16, 16, 64, 128, 128, 3, true, 1},    // 10
-    {64, 16, 32, 192, 192, 2, false, 2},   // 11
-    {64, 16, 32, 256, 256, 2, false, 1},   // 12
-    {64, 16, 32, 320, 320, 2, false, 1},   // 13
-    {32, 16, 32, 512, 256, 2, false, 1},   // 14: values in two parts
-    {64, 16, 64, 64, 64, 1, false, 2},     // 15: for fp32 from here on
-    {64, 16, 32, 128, 128, 1, false, 1},   // 16
-    {64, 16, 32, 256, 256, 1, false, 1},   // 17
-    {32, 16, 32, 320, 320, 1, false, 1},   // 18
-    {16, 16, 32, 512, 256, 1, false, 1},   // 19
-    // Compute capability 9.0, from here on.
-    {64, 16, 64, 64, 64, 2, false, 5, AttentionEngine::kWarpgroups},                // 20
-    {64, 16, 64, 64, 64, 3, false, 4, AttentionEngine::kWarpgroups},                // 21
-    {64, 16, 128, 64, 64, 2, false, 3, AttentionEngine::kWarpgroups},               // 22
-    {64, 16, 128, 64, 64, 3, false, 2, AttentionEngine::kWarpgroups},               // 23
-    {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kSpecialised, true},       // 24
-    {256, 16, 64, 64, 64, 3, false, 1, AttentionEngine::kSpecialised, true},        // 25
-    {128, 16, 128, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, true},     // 26
-    {192, 16, 64, 128, 128, 3, false, 1, AttentionEngine::kSpecialised},            // 27
-    {128, 16, 64, 256, 256, 2, false, 1, AttentionEngine::kSpecialised, true},      // 28
-    {128, 16, 32, 320, 320, 3, false, 1, AttentionEngine::kSpecialised, true},      // 29
+    {64, 16, 64, 64, 64, 3, true, 4},                                 // 1
+    {64, 16, 128, 64, 64, 2, true, 3},                                // 2
+    {128, 32, 64, 64, 64, 3, true, 2},                                // 3
+    {16, 16, 64, 64, 64, 4, true, 1},                                 // 4
+    {64, 16, 64, 96, 96, 2, true, 2},                                 // 5
+    {64, 16, 64, 128, 128, 2, true, 2},                               // 6
+    {128, 32, 64, 128, 128, 2, false, 1},                             // 7
+    {16, 16, 64, 128, 128, 3, true, 1},                               // 8
+    {64, 16, 32, 192, 192, 2, false, 2},                              // 9
+    {64, 16, 32, 256, 256, 2, false, 1},                              // 10
+    {64, 16, 32, 320, 320, 2, false, 1},                              // 11
+    {32, 16, 32, 512, 256, 2, false, 1},                              // 12: values in two parts
+    {64, 16, 64, 64, 64, 1, false, 2},                                // 13: for fp32 from here on
+    {64, 16, 32, 128, 128, 1, false, 1},                              // 14
+    {64, 16, 32, 256, 256, 1, false, 1},                              // 15
+    {32, 16, 32, 320, 320, 1, false, 1},                              // 16
+    {16, 16, 32, 512, 256, 1, false, 1},                              // 17
+    {64, 16, 64, 64, 64, 2, false, 5, AttentionEngine::kWarpgroups},  // 18: for compute capability 9.0 from here on
+    {64, 16, 64, 64, 64, 3, false, 4, AttentionEngine::kWarpgroups},  // 19
+    {64, 16, 128, 64, 64, 2, false, 3, AttentionEngine::kWarpgroups}, // 20
+    {64, 16, 128, 64, 64, 3, false, 2, AttentionEngine::kWarpgroups}, // 21
+    {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kSpecialised, true},   // 22
+    {256, 16, 64, 64, 64, 3, false, 1, AttentionEngine::kSpecialised, true},    // 23
+    {128, 16, 128, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, true}, // 24
+    {192, 16, 64, 128, 128, 3, false, 1, AttentionEngine::kSpecialised},        // 25
+    {128, 16, 64, 256, 256, 2, false, 1, AttentionEngine::kSpecialised, true},  // 26
+    {128, 16, 32, 320, 320, 3, false, 1, AttentionEngine::kSpecialised, true},  // 27
 };
 constexpr int kAttentionTileCount = static_cast<int>(sizeof(kAttentionTiles) / sizeof(AttentionTile));
 
@@ -160,7 +159,7 @@ struct TileNumbers
     static constexpr bool kKeepsQuery = kTile.keepsQuery;
     static constexpr int kMinBlocks = kTile.minBlocks;
     static constexpr int kThreads = kTile.threads();
-    static constexpr int kHeadBytes = AttentionTile::pitch(kTile.head, elementBytes); //!< of a row in shared memory
+    static constexpr int kHeadBytes = AttentionTile::pitch(kTile.head, elementBytes);   //!< of a row in shared memory
     static constexpr int kValueBytes = AttentionTile::pitch(kTile.value, elementBytes); //!< the same
     static constexpr int kQueryBytes = kTile.queryBytes(elementBytes);
     static constexpr int kBarrierBytes = kTile.barrierBytes();
@@ -199,12 +198,11 @@ struct AttentionWork
     int elementBytes{2};
     int sharedBytes{kSharedBytesAnywhere}; //!< that a block of the device can have
     bool isCausal{false};
-    bool isCapped{false};
     bool hasWarpgroups{false}; //!< compute capability 9.0, kernels compiled for it, tensors of whole vectors
 };
 
 //! Tiles from here on are for fp32, for which few of the others leave room, up to the first for warp groups.
-constexpr int kFirstFloatTile = 14;
+constexpr int kFirstFloatTile = 12;
 
 constexpr bool usesWarpgroups(int index)
 {
@@ -278,8 +276,8 @@ constexpr int rankOfWarpgroups(AttentionTile const& tile, AttentionWork const& w
         bool const isMatch = tile.head != 64 || isForCausal == work.isCausal;
         return isLong && isMatch ? (tile.rows > 128 ? 4 : 3) : (tile.head > 64 && tile.rows <= 128 ? 1 : 0);
     }
-    bool const wantsManyKeys = work.isCausal ? work.keys >= kManyKeys / 2 : work.keys > 256;
-    bool const wantsOverlap = work.isCausal || !wantsManyKeys;
+    bool const wantsManyKeys = work.isCausal && work.keys >= kManyKeys / 2;
+    bool const wantsOverlap = work.isCausal || work.keys <= kManyKeys / 4;
     return (wantsManyKeys == (tile.keys == 128) ? 1 : 0) + (wantsOverlap == (tile.stages > 2) ? 1 : 0);
 }
 
@@ -300,9 +298,10 @@ constexpr int rank(int index, AttentionWork const& work)
         constexpr int kBeyondOthers = 6;
         return kBeyondOthers + rankOfWarpgroups(tile, work);
     }
-    bool const isLong = work.keys >= kManyKeys && work.rows >= kManyRows;
-    int const wantedRows = isLong && !work.isCausal ? 128 : 64;
-    int const wantedKeys = isLong && work.isCapped ? 64 : 128;
+    // As measured on an H200: blocks of many rows but for causal masks and large heads, tiles of many keys for long
+    // causal ones.
+    int const wantedRows = work.isCausal || tile.head > 64 ? 64 : 128;
+    int const wantedKeys = work.isCausal && work.keys >= kManyKeys ? 128 : 64;
     return 2 + (tile.rows == wantedRows ? 2 : 0) + (tile.keys == wantedKeys ? 1 : 0);
 }
 
@@ -323,10 +322,9 @@ constexpr int chooseAttentionTile(AttentionWork const& work)
     return best;
 }
 
-constexpr AttentionWork exampleWork(
-    int64_t rows, int64_t keys, int size, bool isCausal = false, bool isCapped = false, int elementBytes = 2)
+constexpr AttentionWork exampleWork(int64_t rows, int64_t keys, int size, bool isCausal = false, int elementBytes = 2)
 {
-    return {8, rows, false, keys, size, size, elementBytes, kSharedBytesAnywhere, isCausal, isCapped};
+    return {8, rows, false, keys, size, size, elementBytes, kSharedBytesAnywhere, isCausal};
 }
 
 constexpr AttentionWork onWarpgroups(AttentionWork work, int64_t blocksOfOneRow)
@@ -336,25 +334,26 @@ constexpr AttentionWork onWarpgroups(AttentionWork work, int64_t blocksOfOneRow)
     return work;
 }
 
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64), 96)) == 22, "BERT-base");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64, true), 96)) == 21, "GPT-2");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(197, 197, 64), 96)) == 21, "ViT");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64), 8)) == 25, "long");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64, true), 8)) == 24, "long and causal");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 128), 64)) == 27, "long, heads of 128");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 128), 12)) == 26, "short, heads of 128");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(512, 512, 320), 32)) == 29, "heads of 320");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1, 65536, 128), 32)) == 10, "one query");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64), 96)) == 18, "BERT-base");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64, true), 96)) == 19, "GPT-2");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(197, 197, 64), 96)) == 19, "ViT");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1000, 1000, 64, true), 16)) == 21, "causal");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64), 8)) == 23, "long");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64, true), 8)) == 22, "long and causal");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 128), 64)) == 25, "long, heads of 128");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 128), 12)) == 24, "short, heads of 128");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(512, 512, 320), 32)) == 27, "heads of 320");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1, 65536, 128), 32)) == 8, "one query");
 
-static_assert(chooseAttentionTile(exampleWork(384, 384, 64)) == 2, "BERT-base");
-static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64)) == 3, "long");
+static_assert(chooseAttentionTile(exampleWork(384, 384, 64)) == 3, "BERT-base");
 static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, true)) == 2, "long and causal");
-static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, false, true)) == 4, "long with a softcap");
-static_assert(chooseAttentionTile(exampleWork(1, 65536, 128)) == 10, "one query");
-static_assert(chooseAttentionTile(exampleWork(512, 512, 320)) == 13, "heads of 320");
-static_assert(chooseAttentionTile(exampleWork(512, 512, 512)) == 14, "the largest heads");
+static_assert(chooseAttentionTile(exampleWork(384, 384, 64, true)) == 1, "causal");
+static_assert(chooseAttentionTile(exampleWork(4096, 4096, 128)) == 6, "heads of 128");
+static_assert(chooseAttentionTile(exampleWork(1, 65536, 128)) == 8, "one query");
+static_assert(chooseAttentionTile(exampleWork(512, 512, 320)) == 11, "heads of 320");
+static_assert(chooseAttentionTile(exampleWork(512, 512, 512)) == 12, "the largest heads");
 static_assert(chooseAttentionTile(exampleWork(512, 512, 513)) == 0, "too large");
-static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, false, false, 4)) == 15, "fp32");
-static_assert(chooseAttentionTile(exampleWork(512, 512, 512, false, false, 4)) == 19, "the largest heads in fp32");
+static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, false, 4)) == 13, "fp32");
+static_assert(chooseAttentionTile(exampleWork(512, 512, 512, false, 4)) == 17, "the largest heads in fp32");
 
 } // namespace attngraft

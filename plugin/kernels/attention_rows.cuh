@@ -1,5 +1,5 @@
-// The rows of a warp in registers: scores against a tile of keys, and the online softmax that turns them into sums and a
-// context. Shared by the kernels of all tensor cores, whose products leave fragments of the same shape.
+// The rows of a warp in registers: scores against a tile of keys, and the online softmax that turns them into sums and
+// a context. Shared by the kernels of all tensor cores, whose products leave fragments of the same shape.
 //
 // The softmax is the online one of Milakov and Gimelshein (arXiv:1805.02867) in the arrangement of FlashAttention-2
 // (Dao, arXiv:2307.08691): a warp owns whole rows, so rows are reduced by shuffles alone.

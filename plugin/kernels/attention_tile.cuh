@@ -1,4 +1,5 @@
-// The products of attention for one tile of queries, with the scores in registers, on the tensor cores through mma.sync.
+// The products of attention for one tile of queries, with the scores in registers, on the tensor cores through
+// mma.sync.
 #pragma once
 
 #include "attention_rows.cuh"
@@ -190,8 +191,8 @@ private:
 #pragma unroll
                 for (int i = 0; i < 2; ++i)
                 {
-                    values[i] = loadShared<uint32_t>(valueTile + (row + i) * Tile::kValueBytes
-                        + swizzled(2 * n + lane / 16, row + i) + column);
+                    values[i] = loadShared<uint32_t>(
+                        valueTile + (row + i) * Tile::kValueBytes + swizzled(2 * n + lane / 16, row + i) + column);
                 }
 #pragma unroll
                 for (int m = 0; m < kSlices; ++m)

@@ -1,4 +1,5 @@
-// A block's work, whichever instructions do it: which keys it reads, and how they and the queries come to shared memory.
+// A block's work, whichever instructions do it: which keys it reads, and how they and the queries come to shared
+// memory.
 #pragma once
 
 #include "attention_mask.cuh"
@@ -124,13 +125,14 @@ struct BlockWork
     template <int threads>
     ATTNGRAFT_DEVICE void loadValues(SharedAddress tile, int thread, int firstKey)
     {
-        load<typename TileLayouts<Tile>::Value, Tile::kValue, threads>(tile, thread, plan.value, firstKey, place.firstValue, place.valueSize);
+        load<typename TileLayouts<Tile>::Value, Tile::kValue, threads>(
+            tile, thread, plan.value, firstKey, place.firstValue, place.valueSize);
     }
 
 private:
     template <typename Layout, int width, int threads>
-    ATTNGRAFT_DEVICE void load(SharedAddress tile, int thread, HeadTensor<void const*> const& tensor, int firstKey,
-        int firstColumn, int size)
+    ATTNGRAFT_DEVICE void load(
+        SharedAddress tile, int thread, HeadTensor<void const*> const& tensor, int firstKey, int firstColumn, int size)
     {
         auto const* const first = static_cast<T const*>(tensor.data) + place.batch * tensor.batchStride
             + place.kvHead * tensor.headStride + firstColumn + firstKey * tensor.rowStride;

@@ -16,8 +16,8 @@ decltype(&cuTensorMapEncodeTiled) encodeTiled()
         constexpr unsigned kSince = 12000;
         void* found = nullptr;
         cudaDriverEntryPointQueryResult status{};
-        bool const isThere = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince,
-                                 cudaEnableDefault, &status)
+        bool const isThere =
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault, &status)
             == cudaSuccess;
         return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(
             isThere && status == cudaDriverEntryPointSuccess ? found : nullptr);

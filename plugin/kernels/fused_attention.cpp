@@ -161,7 +161,6 @@ AttentionWork workOf(FusedAttentionParams const& params, bool isVectorwise)
     work.sharedBytes = device.sharedBytes - bits;
     work.hasWarpgroups = device.hasWarpgroups && isVectorwise;
     work.isCausal = params.causal != Causal::kNone;
-    work.isCapped = params.softcap > 0.F;
     return work;
 }
 
@@ -188,8 +187,7 @@ void planSplits(FusedAttentionParams const& params, AttentionWork const& work, A
     int64_t const wanted = splitsOf(params, work);
     int64_t const keys = (params.keys + wanted - 1) / wanted;
     plan.keysPerSplit = static_cast<int32_t>(std::max<int64_t>((keys + tileKeys - 1) / tileKeys, 1) * tileKeys);
-    plan.splits = static_cast<int32_t>(
-        std::max<int64_t>((params.keys + plan.keysPerSplit - 1) / plan.keysPerSplit, 1));
+    plan.splits = static_cast<int32_t>(std::max<int64_t>((params.keys + plan.keysPerSplit - 1) / plan.keysPerSplit, 1));
     int64_t const rows = contextRows(params);
     auto* const floats = static_cast<float*>(params.workspace);
     if (plan.splits > 1 && floats != nullptr)

@@ -43,8 +43,8 @@ struct FusedAttentionParams
     int64_t keys{0};
     int64_t headSize{0};
     int64_t valueSize{0};
-    //! Elements from the first query head of one key head to that of the next, where they are not all equally far apart;
-    //! 0: heads / kvHeads times query.headStride.
+    //! Elements from the first query head of one key head to that of the next, where they are not all equally far
+    //! apart; 0: heads / kvHeads times query.headStride.
     int64_t queryGroupStride{0};
     DataType type{DataType::kFloat16};
     //! fp32 tensors only: products in fp32 throughout, not in TF32.

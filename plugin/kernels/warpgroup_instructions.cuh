@@ -78,27 +78,27 @@ ATTNGRAFT_DEVICE void pinRegisters(float (&c)[columns][4])
 #define ATTNGRAFT_R32 ATTNGRAFT_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define ATTNGRAFT_R48 ATTNGRAFT_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define ATTNGRAFT_R64 ATTNGRAFT_R48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define ATTNGRAFT_R96 \
-    ATTNGRAFT_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define ATTNGRAFT_R128 \
-    ATTNGRAFT_R96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
-    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define ATTNGRAFT_R96                                                                                                  \
+    ATTNGRAFT_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"                   \
+                  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define ATTNGRAFT_R128                                                                                                 \
+    ATTNGRAFT_R96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"       \
+                  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 //! Both factors from shared memory, each row along the inner dimension; `p` says whether c counts.
-#define ATTNGRAFT_SHARED_PRODUCT(width, type, registers, a, b, p, ...) \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" p ", 0;\n" \
-                 "wgmma.mma_async.sync.aligned.m64n" width "k16.f32." type "." type " {" registers "}, %" a ", %" b \
-                 ", p, 1, 1, 0, 0;\n}\n" \
-                 : __VA_ARGS__ \
-                 : "l"(left), "l"(right), "r"(static_cast<int>(accumulates)))
+#define ATTNGRAFT_SHARED_PRODUCT(width, type, registers, a, b, p, ...)                                                 \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" p ", 0;\n"                                                       \
+                 "wgmma.mma_async.sync.aligned.m64n" width "k16.f32." type "." type " {" registers "}, %" a ", %" b    \
+                 ", p, 1, 1, 0, 0;\n}\n"                                                                               \
+        : __VA_ARGS__                                                                                                  \
+        : "l"(left), "l"(right), "r"(static_cast<int>(accumulates)))
 
 //! The left factor from registers, the right one's rows across the inner dimension.
-#define ATTNGRAFT_REGISTER_PRODUCT(width, type, registers, a0, a1, a2, a3, b, ...) \
+#define ATTNGRAFT_REGISTER_PRODUCT(width, type, registers, a0, a1, a2, a3, b, ...)                                     \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" width "k16.f32." type "." type " {" registers "}, {%" a0 ", %" a1 \
-                 ", %" a2 ", %" a3 "}, %" b ", 1, 1, 1, 1;\n" \
-                 : __VA_ARGS__ \
-                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right))
+                 ", %" a2 ", %" a3 "}, %" b ", 1, 1, 1, 1;\n"                                                          \
+        : __VA_ARGS__                                                                                                  \
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right))
 
 //! Starts c (+)= left * right, 64 rows, `width` columns, 16 steps of the inner dimension.
 template <typename Math, int width>
@@ -123,13 +123,11 @@ struct WarpgroupProduct<Math, 32>
     {
         if constexpr (std::is_same_v<Math, HalfMath>)
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "32", "f16", ATTNGRAFT_R16, "16", "17", "18", "19", "20", ATTNGRAFT_C4(0));
+            ATTNGRAFT_REGISTER_PRODUCT("32", "f16", ATTNGRAFT_R16, "16", "17", "18", "19", "20", ATTNGRAFT_C4(0));
         }
         else
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "32", "bf16", ATTNGRAFT_R16, "16", "17", "18", "19", "20", ATTNGRAFT_C4(0));
+            ATTNGRAFT_REGISTER_PRODUCT("32", "bf16", ATTNGRAFT_R16, "16", "17", "18", "19", "20", ATTNGRAFT_C4(0));
         }
     }
 };
@@ -153,13 +151,11 @@ struct WarpgroupProduct<Math, 64>
     {
         if constexpr (std::is_same_v<Math, HalfMath>)
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "64", "f16", ATTNGRAFT_R32, "32", "33", "34", "35", "36", ATTNGRAFT_C8(0));
+            ATTNGRAFT_REGISTER_PRODUCT("64", "f16", ATTNGRAFT_R32, "32", "33", "34", "35", "36", ATTNGRAFT_C8(0));
         }
         else
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "64", "bf16", ATTNGRAFT_R32, "32", "33", "34", "35", "36", ATTNGRAFT_C8(0));
+            ATTNGRAFT_REGISTER_PRODUCT("64", "bf16", ATTNGRAFT_R32, "32", "33", "34", "35", "36", ATTNGRAFT_C8(0));
         }
     }
 };
@@ -183,13 +179,11 @@ struct WarpgroupProduct<Math, 96>
     {
         if constexpr (std::is_same_v<Math, HalfMath>)
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "96", "f16", ATTNGRAFT_R48, "48", "49", "50", "51", "52", ATTNGRAFT_C12(0));
+            ATTNGRAFT_REGISTER_PRODUCT("96", "f16", ATTNGRAFT_R48, "48", "49", "50", "51", "52", ATTNGRAFT_C12(0));
         }
         else
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "96", "bf16", ATTNGRAFT_R48, "48", "49", "50", "51", "52", ATTNGRAFT_C12(0));
+            ATTNGRAFT_REGISTER_PRODUCT("96", "bf16", ATTNGRAFT_R48, "48", "49", "50", "51", "52", ATTNGRAFT_C12(0));
         }
     }
 };
@@ -213,13 +207,11 @@ struct WarpgroupProduct<Math, 128>
     {
         if constexpr (std::is_same_v<Math, HalfMath>)
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "128", "f16", ATTNGRAFT_R64, "64", "65", "66", "67", "68", ATTNGRAFT_C16(0));
+            ATTNGRAFT_REGISTER_PRODUCT("128", "f16", ATTNGRAFT_R64, "64", "65", "66", "67", "68", ATTNGRAFT_C16(0));
         }
         else
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "128", "bf16", ATTNGRAFT_R64, "64", "65", "66", "67", "68", ATTNGRAFT_C16(0));
+            ATTNGRAFT_REGISTER_PRODUCT("128", "bf16", ATTNGRAFT_R64, "64", "65", "66", "67", "68", ATTNGRAFT_C16(0));
         }
     }
 };
@@ -243,13 +235,11 @@ struct WarpgroupProduct<Math, 192>
     {
         if constexpr (std::is_same_v<Math, HalfMath>)
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "192", "f16", ATTNGRAFT_R96, "96", "97", "98", "99", "100", ATTNGRAFT_C24(0));
+            ATTNGRAFT_REGISTER_PRODUCT("192", "f16", ATTNGRAFT_R96, "96", "97", "98", "99", "100", ATTNGRAFT_C24(0));
         }
         else
         {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "192", "bf16", ATTNGRAFT_R96, "96", "97", "98", "99", "100", ATTNGRAFT_C24(0));
+            ATTNGRAFT_REGISTER_PRODUCT("192", "bf16", ATTNGRAFT_R96, "96", "97", "98", "99", "100", ATTNGRAFT_C24(0));
         }
     }
 };
@@ -314,8 +304,8 @@ ATTNGRAFT_DEVICE void waitForPhase(SharedAddress barrier, uint32_t parity)
                  "WAIT_%=:\n"
                  "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
                  "@!done bra WAIT_%=;\n}\n" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
+        "r"(parity)
+        : "memory");
 }
 
 //! Starts the copy of a box of a tensor whose first element has these coordinates; the barrier is told its bytes.
@@ -324,8 +314,8 @@ ATTNGRAFT_DEVICE void copyBox(
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
                  "[%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
-                 : "memory");
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+        : "memory");
 }
 
 ATTNGRAFT_DEVICE void prefetchMap(void const* map)
@@ -351,9 +341,9 @@ ATTNGRAFT_DEVICE bool anyOfThreads(int barrier, int threads, bool condition)
     int any;
     asm volatile("{\n.reg .pred in, out;\nsetp.ne.b32 in, %3, 0;\nbarrier.red.or.pred out, %1, %2, in;\n"
                  "selp.b32 %0, 1, 0, out;\n}\n"
-                 : "=r"(any)
-                 : "r"(barrier), "r"(threads), "r"(static_cast<int>(condition))
-                 : "memory");
+        : "=r"(any)
+        : "r"(barrier), "r"(threads), "r"(static_cast<int>(condition))
+        : "memory");
     return any != 0;
 }
 

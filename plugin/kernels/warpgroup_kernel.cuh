@@ -1,5 +1,6 @@
-// The attention kernel of compute capability 9.0 whose threads all multiply and reduce, while the copy engine loads. Small
-// blocks, of which several share a multiprocessor and fill each other's gaps: for short sequences and causal masks.
+// The attention kernel of compute capability 9.0 whose threads all multiply and reduce, while the copy engine loads.
+// Small blocks, of which several share a multiprocessor and fill each other's gaps: for short sequences and causal
+// masks.
 #pragma once
 
 #include "attention_output.cuh"

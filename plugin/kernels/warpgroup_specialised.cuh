@@ -203,8 +203,7 @@ private:
     }
 
     //! All tiles of keys. A tile's scores are computed while the context takes up the tile before it.
-    ATTNGRAFT_DEVICE void attend(
-        int warpgroup, Place& keys, Place& values, Rows& rows, Mask const& mask)
+    ATTNGRAFT_DEVICE void attend(int warpgroup, Place& keys, Place& values, Rows& rows, Mask const& mask)
     {
         int const firstRow = warpOfThread() * Tile::kRowsPerWarp;
         int key = this->firstTile();

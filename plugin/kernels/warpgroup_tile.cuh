@@ -17,11 +17,11 @@ struct WarpgroupRows : AttentionRows<1, Tile::kKeys, Tile::kValue>
     using Rows = AttentionRows<1, Tile::kKeys, Tile::kValue>;
     static constexpr int kHeadSteps = Tile::kHead / 16;
     static constexpr int kKeySteps = Tile::kKeys / 16;
-    static constexpr int kStepBytes = 32;       //!< of 16 columns
+    static constexpr int kStepBytes = 32; //!< of 16 columns
     static constexpr int kStepsOfPanel = 4;
-    static constexpr int kRowBytes = 128;       //!< of a panel
-    static constexpr int kWidest = 256;         //!< columns of one product
-    static constexpr int kUnusedStep = 16;      //!< between panels, where a product lies within one
+    static constexpr int kRowBytes = 128;  //!< of a panel
+    static constexpr int kWidest = 256;    //!< columns of one product
+    static constexpr int kUnusedStep = 16; //!< between panels, where a product lies within one
 
     using Rows::context;
     using Rows::scores;
@@ -61,8 +61,8 @@ struct WarpgroupRows : AttentionRows<1, Tile::kKeys, Tile::kValue>
     template <bool subtractFirst>
     ATTNGRAFT_DEVICE void exponentiate(float factor)
     {
-        float const offset[2] = {this->template offsetOf<subtractFirst>(0, 0, factor),
-            this->template offsetOf<subtractFirst>(0, 1, factor)};
+        float const offset[2] = {
+            this->template offsetOf<subtractFirst>(0, 0, factor), this->template offsetOf<subtractFirst>(0, 1, factor)};
 #pragma unroll
         for (int n = 0; n < Tile::kKeys / 8; ++n)
         {
@@ -121,7 +121,7 @@ private:
         {
             constexpr int kLeft = Tile::kValue - column;
             constexpr int kWidth = kLeft < kWidest ? kLeft : kWidest;
-            auto& part = reinterpret_cast<float(&)[kWidth / 8][4]>(context[0][column / 8]);
+            auto& part = reinterpret_cast<float (&)[kWidth / 8][4]>(context[0][column / 8]);
             constexpr int kPanel = column / (kRowBytes / static_cast<int>(sizeof(T)));
             WarpgroupProduct<Math, kWidth>::ofRegisters(
                 part, weights[k], values + descriptorSteps(kPanel * TileLayouts<Tile>::Value::kPanelBytes));

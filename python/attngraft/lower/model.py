@@ -10,9 +10,9 @@ from attngraft.errors import RewriteError
 from attngraft.lower.attention import AttentionLowering
 from attngraft.lower.context_types import ContextTypes
 from attngraft.lower.functions import FunctionTable
+from attngraft.lower.names import rename_tensors
 from attngraft.lower.narrow import narrow_from
 from attngraft.lower.native import NativeLowering
-from attngraft.lower.projection import rename_tensors
 from attngraft.lower.softmax import SoftmaxLowering
 from attngraft.lower.surgery import Surgery
 from attngraft.lower.target import Target

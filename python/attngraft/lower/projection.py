@@ -12,15 +12,11 @@ infinity make NaN or infinity of every other row too, so that no model has them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from onnx import GraphProto
-
 from attngraft.lower.emit import Emitter
 from attngraft.lower.surgery import EditedGraph, EditedNode
 from attngraft.match.records import Projection
 
-__all__ = ["rename_tensors", "zero_behind"]
+__all__ = ["zero_behind"]
 
 
 def zero_behind(
@@ -43,13 +39,3 @@ def _result_of_zeros(emit: Emitter, projection: Projection, dtype: int) -> str:
     if projection.bias_factor == 1.0:
         return projection.bias
     return emit.node("Mul", projection.bias, emit.number(projection.bias_factor, dtype))
-
-
-def rename_tensors(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Gives tensors of one graph, which no graph inside it reads, other names, in place."""
-    for node in graph.node if names else ():
-        for tensors in (node.input, node.output):
-            if not names.keys().isdisjoint(tensors):
-                tensors[:] = [names.get(name, name) for name in tensors]
-    for value in graph.value_info if names else ():
-        value.name = names.get(value.name, value.name)

@@ -1,21 +1,21 @@
 """What stands beside the attention and keeps a model from being parsed or built, mended.
 
 In: a model and the target. Out: the model, a copy if anything had to be mended, and one record for each repair. The
-repairs themselves are in mends.py.
+repairs themselves are in branches.py and mends.py.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from attngraft.lower.branches import take_branches
 from attngraft.lower.graph_facts import GraphFacts
+from attngraft.lower.leftovers import remove_leftovers, replace_nodes
 from attngraft.lower.mends import FOR_ANY_RUNTIME, FOR_TENSORRT, Mend, Mended, Repair
 from attngraft.lower.target import Target
-from attngraft.onnx_graph import graph_attributes, walk_graphs
-from attngraft.onnx_graph.view import names_read
+from attngraft.onnx_graph import walk_graphs
 
 __all__ = ["Repair", "repair_model"]
 
@@ -26,15 +26,19 @@ def repair_model(model: ModelProto, target: Target | None) -> tuple[ModelProto, 
     """The model with its obstacles mended; the very same object and () if there are none. The given model is not
     changed. `target` is the TensorRT aimed at, None for any ONNX runtime: then only what breaks ONNX's own rules is
     mended."""
+    repaired, taken = (model, ()) if target is None else take_branches(model)
     mends = FOR_ANY_RUNTIME if target is None else FOR_TENSORRT
-    facts = GraphFacts(model)
-    nodes = (node for _, graph in walk_graphs(model.graph) for node in graph.node)
-    if not any(_mended(node, facts, mends) for node in nodes):  # a model without obstacles is not copied
-        return model, ()
-    repaired = ModelProto()
-    repaired.CopyFrom(model)
-    repairs = [repair for _, graph in walk_graphs(repaired.graph) for repair in _mend_graph(graph, facts, mends)]
-    return repaired, tuple(repairs)
+    facts = GraphFacts(repaired)
+    nodes = (node for _, graph in walk_graphs(repaired.graph) for node in graph.node)
+    if not any(_mended(node, facts, mends) for node in nodes):
+        return repaired, taken
+    if repaired is model:  # a model without obstacles is not copied
+        repaired = ModelProto()
+        repaired.CopyFrom(model)
+    loose: set[str] = set()  # what mended nodes read and may have been the last to read
+    mended = [repair for _, graph in walk_graphs(repaired.graph) for repair in _mend_graph(graph, facts, mends, loose)]
+    remove_leftovers(repaired.graph, loose)
+    return repaired, (*taken, *mended)
 
 
 def _mended(node: NodeProto, facts: GraphFacts, mends: Mends) -> Mended | None:
@@ -52,36 +56,16 @@ def _mended(node: NodeProto, facts: GraphFacts, mends: Mends) -> Mended | None:
     return None
 
 
-def _mend_graph(graph: GraphProto, facts: GraphFacts, mends: Mends) -> list[Repair]:
-    """Mends one graph in place, not those inside its nodes."""
+def _mend_graph(graph: GraphProto, facts: GraphFacts, mends: Mends, loose: set[str]) -> list[Repair]:
+    """Mends one graph in place, not those inside its nodes. `loose` grows by what the mended nodes read."""
     kept: list[NodeProto] = []
-    loose: set[str] = set()  # what mended nodes read and may have been the last to read
     repairs = []
     for node in graph.node:
         mended = _mended(node, facts, mends)
         kept += [node] if mended is None else mended[0]
         if mended is not None:
             repairs.append(mended[1])
-            loose.update(node.input)
+            loose.update(name for name in node.input if name)
     if repairs:
-        copies = GraphProto()
-        copies.node.extend(_without_leftovers(kept, graph, loose))
-        del graph.node[:]
-        graph.node.extend(copies.node)
+        replace_nodes(graph, kept)
     return repairs
-
-
-def _without_leftovers(nodes: list[NodeProto], graph: GraphProto, loose: set[str]) -> list[NodeProto]:
-    """The nodes but for those that make `loose` tensors which nothing reads any more, and what fed only those:
-    TensorRT parses them all the same."""
-    uses = Counter(name for node in nodes for name in names_read(node))
-    uses.update(value.name for value in graph.output)
-    kept = []
-    for node in reversed(nodes):
-        read = any(uses[name] for name in node.output)
-        if read or loose.isdisjoint(node.output) or any(graph_attributes(node)):
-            kept.append(node)
-            continue
-        uses.subtract(names_read(node))
-        loose.update(node.input)
-    return kept[::-1]

@@ -14,9 +14,9 @@ from attngraft.match.normaliser import find_normaliser
 from attngraft.match.operators import is_standard
 from attngraft.match.records import ModelSites, OtherSoftmax, Site
 from attngraft.match.softmax import match_softmax
-from attngraft.onnx_graph import GraphView, default_opset, graph_attributes, inner_path, node_label
+from attngraft.onnx_graph import GraphView, default_opset, node_label
 from attngraft.onnx_graph.inline import can_be_inlined
-from attngraft.onnx_graph.view import infer_types
+from attngraft.onnx_graph.view import infer_types, walk_views
 
 __all__ = ["function_path", "match_model"]
 
@@ -29,7 +29,7 @@ def match_model(model: ModelProto) -> ModelSites:
     opset = default_opset(model)
     found: list[Site | OtherSoftmax] = []
     inferred = infer_types(model)
-    for path, view in _views(model.graph, inferred.graph, None, ""):
+    for path, view in walk_views(model.graph, inferred.graph):
         found += [record for node in view.graph.node if (record := _match_node(view, node, path, opset)) is not None]
     found += _in_functions(model)
     found = _with_unique_names(found)
@@ -42,16 +42,6 @@ def match_model(model: ModelProto) -> ModelSites:
 def function_path(function: FunctionProto) -> str:
     """What Site.graph is for the body of a local function."""
     return f"function {function.domain}::{function.name}"
-
-
-def _views(
-    graph: GraphProto, inferred: GraphProto, outer: GraphView | None, path: str
-) -> Iterator[tuple[str, GraphView]]:
-    view = GraphView(graph, inferred, outer)
-    yield path, view
-    for node, typed in zip(graph.node, inferred.node, strict=True):
-        for (name, inner), (_, typed_inner) in zip(graph_attributes(node), graph_attributes(typed), strict=True):
-            yield from _views(inner, typed_inner, view, inner_path(path, node, name))
 
 
 def _match_node(view: GraphView, node: NodeProto, path: str, opset: int) -> Site | OtherSoftmax | None:
@@ -80,7 +70,7 @@ def _in_functions(model: ModelProto) -> Iterator[Site | OtherSoftmax]:
             output=[ValueInfoProto(name=name) for name in function.output],
         )
         path = function_path(function)
-        for place, view in _views(graph, graph, None, path):
+        for place, view in walk_views(graph, graph, path=path):
             for node in view.graph.node:
                 record = _match_node(view, node, place, default_opset(function))
                 if record is not None:

@@ -10,9 +10,9 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from attngraft.onnx_graph.external import SMALL_TENSOR_BYTES, stored_bytes
-from attngraft.onnx_graph.walk import graph_attributes
+from attngraft.onnx_graph.walk import graph_attributes, inner_path
 
-__all__ = ["GraphView", "infer_types", "names_read", "without_weights"]
+__all__ = ["GraphView", "infer_types", "names_defined", "names_read", "walk_views", "without_weights"]
 
 Shape = tuple["int | str | None", ...]
 
@@ -91,6 +91,12 @@ class GraphView:
             return True
         return self.outer is not None and not self._defines(name) and self.outer.is_constant(name)
 
+    def is_input(self, name: str) -> bool:
+        """Whether whoever runs the graph, or one around it, gives `name`, be it in place of an initializer."""
+        if self.outer is None or self._defines(name):
+            return name in self._inputs
+        return self.outer.is_input(name)
+
     def value(self, name: str) -> np.ndarray | None:
         """The value of a small initializer or Constant, looked at through Identity and Cast; None if it is no such
         thing."""
@@ -156,12 +162,30 @@ class GraphView:
         return self.outer is not None and not self._defines(name) and self.outer.is_constant(name)
 
 
+def walk_views(
+    graph: GraphProto, inferred: GraphProto, outer: GraphView | None = None, path: str = ""
+) -> Iterator[tuple[str, GraphView]]:
+    """The views of a graph and of all graphs inside it, each with its path, in the order of walk_graphs. `inferred` is
+    the same graph after infer_types."""
+    view = GraphView(graph, inferred, outer)
+    yield path, view
+    for node, typed in zip(graph.node, inferred.node, strict=True):
+        for (name, inner), (_, typed_inner) in zip(graph_attributes(node), graph_attributes(typed), strict=True):
+            yield from walk_views(inner, typed_inner, view, inner_path(path, node, name))
+
+
+def names_defined(graph: GraphProto) -> set[str]:
+    """The tensors that a graph makes, stores or is given, those of graphs inside it not included."""
+    names = {output for node in graph.node for output in node.output if output}
+    names |= {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    return names | {sparse.values.name for sparse in graph.sparse_initializer}
+
+
 def names_read(node: NodeProto) -> Iterator[str]:
     """The names that a node reads from its graph: its inputs, and what its subgraphs take from outside."""
     yield from (name for name in node.input if name)
     for _, inner in graph_attributes(node):
-        made = {output for inner_node in inner.node for output in inner_node.output}
-        made |= {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
+        made = names_defined(inner)
         for inner_node in inner.node:
             yield from (name for name in names_read(inner_node) if name not in made)
         yield from (value.name for value in inner.output if value.name not in made)

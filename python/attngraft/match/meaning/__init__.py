@@ -5,7 +5,14 @@ input, or None when the graph does not prove one.
 """
 
 from attngraft.match.meaning.polynomials import Polynomial
-from attngraft.match.meaning.read import constant_integers, read_condition, read_dims, read_mask, slice_bounds
+from attngraft.match.meaning.read import (
+    constant_integers,
+    read_condition,
+    read_dims,
+    read_mask,
+    read_truth,
+    slice_bounds,
+)
 from attngraft.match.meaning.records import MaskMeaning, PaddingMask
 
 __all__ = [
@@ -16,5 +23,6 @@ __all__ = [
     "read_condition",
     "read_dims",
     "read_mask",
+    "read_truth",
     "slice_bounds",
 ]

@@ -33,6 +33,9 @@ FLOATS: frozenset[int] = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, Tens
 EXACT_FOR_POSITIONS: frozenset[int] = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
 """Floats that hold every whole number up to 2**24, more than any sequence is long; float16 ends at 2048."""
 
+EXACT_FOR_SIZES: frozenset[int] = frozenset({TensorProto.DOUBLE, TensorProto.INT64})
+"""Types that hold the number of elements of any tensor that fits into memory, which is below 2**53, and differences."""
+
 # Bits of the integer types.
 BITS: dict[int, int] = {
     TensorProto.INT8: 8,
@@ -47,12 +50,22 @@ BITS: dict[int, int] = {
 
 
 def rounded(value: Polynomial, dtype: int) -> Polynomial:
-    """A number as the element type holds it. Indices and tests of 0 and 1 are exact in every type."""
+    """A number as the element type holds it. Indices and tests of 0 and 1 are exact in every type. Raises NotReadable
+    for a number beyond an integer type, which wraps round."""
     number = value.constant
+    if number is not None and not _fits(number, dtype):
+        raise NotReadable
     if number is None or dtype not in FLOATS:
         return value
     with np.errstate(over="ignore", invalid="ignore"):
         return Polynomial.of(float(np.asarray(number, numpy_dtype(dtype)).astype(np.float64)))
+
+
+def _fits(number: int | float, dtype: int) -> bool:
+    if dtype not in BITS:
+        return True
+    limits = np.iinfo(numpy_dtype(dtype))
+    return bool(limits.min <= number <= limits.max)
 
 
 def cast(reader: Reader, node: NodeProto, index: Dims) -> Value:
@@ -68,6 +81,8 @@ def cast(reader: Reader, node: NodeProto, index: Dims) -> Value:
         return as_formula(number)
     if not all(_is_exact(value, reader.dtype(node.input[0]), to) for value in leaves(number)):
         raise NotReadable
+    if to not in EXACT_FOR_SIZES and any(value.constant is None for value in leaves(number)):
+        reader.assume()
     return lift(lambda value: rounded(value, to), number)
 
 

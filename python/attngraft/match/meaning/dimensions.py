@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from onnx import NodeProto
@@ -60,25 +60,26 @@ def output_dims(reader: Reader, node: NodeProto, place: int = 0) -> Dims | None:
     if node.op_type in SAME_AS_FIRST:
         return reader.dims(node.input[0])
     if node.op_type in BROADCASTING:
-        return broadcast([reader.known_dims(name) for name in node.input if name])
+        return broadcast(reader, [reader.known_dims(name) for name in node.input if name])
     rule = RULES.get(node.op_type)
     return None if rule is None else rule(reader, node)
 
 
-def broadcast(shapes: Sequence[Dims]) -> Dims:
+def broadcast(reader: Reader, shapes: Sequence[Dims]) -> Dims:
     """NumPy's rule, with the assumption that symbols which meet are equal."""
     rank = max(len(shape) for shape in shapes)
     padded = [(ONE,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple(reduce(_meet, column) for column in zip(*padded, strict=True))
+    return tuple(reduce(partial(_meet, reader), column) for column in zip(*padded, strict=True))
 
 
-def _meet(first: Polynomial, second: Polynomial) -> Polynomial:
+def _meet(reader: Reader, first: Polynomial, second: Polynomial) -> Polynomial:
     if second == ONE or first == second:
         return first
     if first == ONE or second.constant is not None:
         return second
     if first.constant is not None:
         return first
+    reader.assume()
     return min(first, second, key=_obscurity)  # the simpler of two names for one size
 
 
@@ -157,7 +158,7 @@ def _expand(reader: Reader, node: NodeProto) -> Dims:
     target = reader.vector(node.input[1])
     if not all(is_nonnegative(dim) for dim in target):
         raise NotReadable
-    return broadcast([reader.known_dims(node.input[0]), tuple(target)])
+    return broadcast(reader, [reader.known_dims(node.input[0]), tuple(target)])
 
 
 def _concat(reader: Reader, node: NodeProto) -> Dims:
@@ -236,7 +237,7 @@ def _matmul(reader: Reader, node: NodeProto) -> Dims:
     left, right = (reader.known_dims(name) for name in node.input)
     if min(len(left), len(right)) < 2:
         raise NotReadable
-    return (*broadcast([left[:-2], right[:-2]]), left[-2], right[-1])
+    return (*broadcast(reader, [left[:-2], right[:-2]]), left[-2], right[-1])
 
 
 def _gemm(reader: Reader, node: NodeProto) -> Dims:
@@ -264,7 +265,13 @@ def _split(reader: Reader, node: NodeProto, place: int) -> Dims:
     dims = reader.known_dims(node.input[0])
     axis = attribute(node, "axis", 0) % len(dims)
     lengths = reader.integers(node, "split", 1)
-    part = quotient(dims[axis], Polynomial.of(len(node.output))) if lengths is None else Polynomial.of(lengths[place])
+    if lengths is not None:
+        part = Polynomial.of(lengths[place])
+    else:
+        count = Polynomial.of(len(node.output))
+        if divide(dims[axis], count) is None:
+            reader.assume()  # since opset 18 the last part may be smaller than the others
+        part = quotient(dims[axis], count)
     return (*dims[:axis], part, *dims[axis + 1 :])
 
 

@@ -17,12 +17,14 @@ from attngraft.match.meaning.reader import MISFITS, Dims, Reader
 from attngraft.match.meaning.records import MaskMeaning
 from attngraft.onnx_graph import GraphView
 
-__all__ = ["constant_integers", "read_condition", "read_dims", "read_mask", "slice_bounds"]
+__all__ = ["constant_integers", "read_condition", "read_dims", "read_mask", "read_truth", "slice_bounds"]
 
 Scores = str | Sequence["int | str | None"]
 
-_READERS: weakref.WeakKeyDictionary[GraphView, Reader] = weakref.WeakKeyDictionary()
-"""What was read of a graph already: the layers of a model share their masks."""
+Readers = weakref.WeakKeyDictionary[GraphView, Reader]
+
+_READERS: dict[bool, Readers] = {False: weakref.WeakKeyDictionary(), True: weakref.WeakKeyDictionary()}
+"""What was read of a graph already, exactly or not: the layers of a model share their masks."""
 
 
 def read_mask(view: GraphView, tensor: str, scores: Scores) -> MaskMeaning | None:
@@ -50,6 +52,18 @@ def read_condition(view: GraphView, tensor: str, scores: Scores, invert: bool = 
     return meaning
 
 
+def read_truth(view: GraphView, tensor: str) -> bool | None:
+    """The value of a boolean of one element that the model's sizes and constants decide, the same for every input; None
+    where they are not proved to. Nothing is assumed but that tensors which are reshaped or cut are not empty."""
+    reader = _reader(view, exact=True)
+    try:
+        dims = reader.known_dims(tensor)
+        value = reader.element(tensor, (ZERO,) * len(dims)) if reader.kind(tensor) == "b" else None
+    except (NotReadable, *MISFITS):
+        return None
+    return value if isinstance(value, bool) else None
+
+
 def read_dims(view: GraphView, tensor: str) -> Dims | None:
     """The dimensions of a tensor as polynomials of the model's sizes, equal where they are proved to be; None where the
     rank is not known."""
@@ -73,10 +87,11 @@ def constant_integers(view: GraphView, node: NodeProto, name: str, position: int
         return None
 
 
-def _reader(view: GraphView) -> Reader:
-    if view not in _READERS:
-        _READERS[view] = Reader(view)
-    return _READERS[view]
+def _reader(view: GraphView, exact: bool = False) -> Reader:
+    readers = _READERS[exact]
+    if view not in readers:
+        readers[view] = Reader(view, exact)
+    return readers[view]
 
 
 def _rank(view: GraphView, scores: Scores) -> int | None:

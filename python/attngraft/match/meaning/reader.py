@@ -5,7 +5,7 @@ inputs at indices of its own. What no rule covers is an unknown element of that 
 always useful.
 
 One assumption is made, that of exporters and of shape inference: where two dimensions broadcast against each other and
-neither is known to be 1, they are equal.
+neither is known to be 1, they are equal. An exact reader does without it, and without numbers that data decide.
 """
 
 from __future__ import annotations
@@ -51,10 +51,15 @@ ELEMENT_RULES = {**arithmetic.RULES, **positions.RULES}
 
 
 class Reader:
-    """Reads one graph, and the graphs around it. Answers are remembered, so that layers share them."""
+    """Reads one graph, and the graphs around it. Answers are remembered, so that layers share them.
 
-    def __init__(self, view: GraphView) -> None:
+    exact   for answers on which more hangs than how a mask is written: nothing is assumed, and numbers are read from
+            sizes and from constants alone. What needs anything else raises NotReadable.
+    """
+
+    def __init__(self, view: GraphView, exact: bool = False) -> None:
         self._view = weakref.ref(view)
+        self._exact = exact
         self._dims: dict[str, Dims | None] = {}
         self._elements: dict[tuple[str, Dims], Value] = {}
         self._tables: dict[str, np.ndarray | None] = {}
@@ -202,7 +207,15 @@ class Reader:
     def unknown(self, name: str, index: Dims) -> Value:
         """An element that is not looked into."""
         element = Element(name, index, self.kind(name))
-        return NonZero(element) if element.kind == "b" else Polynomial.of(element)
+        if element.kind == "b":
+            return NonZero(element)
+        self.assume()  # computing with numbers that are not known takes them for finite, and small enough
+        return Polynomial.of(element)
+
+    def assume(self) -> None:
+        """Called where an answer rests on an assumption. Raises NotReadable in an exact reader."""
+        if self._exact:
+            raise NotReadable
 
     def assume_zero_one(self, name: str) -> None:
         """Notes that something was read under the assumption that a tensor holds 0 and 1 alone."""
@@ -215,7 +228,8 @@ class Reader:
     def _table(self, name: str) -> np.ndarray | None:
         if name not in self._tables:
             view, _ = self.owner(name)
-            self._tables[name] = stored_table(view, name) if view.is_constant(name) else None
+            is_given = self._exact and view.is_input(name)  # an initializer that is an input may be replaced
+            self._tables[name] = stored_table(view, name) if view.is_constant(name) and not is_given else None
         return self._tables[name]
 
     def broadcast(self, name: str, index: Dims) -> Value:

@@ -1,7 +1,8 @@
 """The contract's masks for torch's scaled_dot_product_attention, which chooses among PyTorch's own kernels.
 
 In: arguments of the contract that it can express. Out: the context, of q's type. Rows without any allowed key take part
-as if all were allowed and are replaced afterwards, since backends differ in what they give for them.
+as if all were allowed and are replaced afterwards, since backends differ in what they give for them. On CUDA it is asked
+without masks only: of 40 random cases with masks 3 gave zeros or NaN for rows with allowed keys (PyTorch 2.11, H200).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def sdpa_cannot(call: AttentionCall, dropout_p: float) -> str | None:
         return "its dropout would not reach rows without allowed keys"
     if q.numel() == 0 or k.numel() == 0:
         return "scaled_dot_product_attention is not asked about empty tensors"
+    if q.is_cuda and _is_causal_alone(call) is None:
+        return "scaled_dot_product_attention under masks was seen to be wrong on CUDA"
     return None
 
 

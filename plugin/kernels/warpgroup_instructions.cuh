@@ -11,12 +11,6 @@ namespace attngraft
 constexpr int kWarpgroupThreads = 128;
 constexpr int kWarpgroupRows = 64; //!< of a product
 
-//! A warp group's index, known to the compiler to be the same in all threads of a warp.
-ATTNGRAFT_DEVICE int warpgroupOfThread()
-{
-    return __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / kWarpgroupThreads, 0);
-}
-
 //! Where a product finds a factor: panels of 128 bytes a row, swizzled (see PanelLayout), groups of 8 rows one after
 //! another. `panelBytes`: from one panel to the next, for a factor whose rows lie along the product's inner dimension.
 ATTNGRAFT_DEVICE uint64_t matrixDescriptor(SharedAddress from, int panelBytes)
@@ -31,6 +25,21 @@ ATTNGRAFT_DEVICE uint64_t matrixDescriptor(SharedAddress from, int panelBytes)
 ATTNGRAFT_DEVICE constexpr uint64_t descriptorSteps(int bytes)
 {
     return static_cast<uint64_t>(bytes) / 16;
+}
+
+} // namespace attngraft
+
+#if defined(ATTNGRAFT_WARPGROUP_INSTRUCTIONS) // something else that has them: a test's, on the CPU
+#include ATTNGRAFT_WARPGROUP_INSTRUCTIONS
+#else
+
+namespace attngraft
+{
+
+//! A warp group's index, known to the compiler to be the same in all threads of a warp.
+ATTNGRAFT_DEVICE int warpgroupOfThread()
+{
+    return __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / kWarpgroupThreads, 0);
 }
 
 //! Before the first product, and before one whose accumulator or left factor the threads wrote.
@@ -361,3 +370,5 @@ ATTNGRAFT_DEVICE void acquireRegisters()
 }
 
 } // namespace attngraft
+
+#endif

@@ -110,36 +110,40 @@ private:
         {
             for (int key = this->firstTile(); key < range.end; key = this->nextTile(key + Tile::kKeys))
             {
-                waitForPhase(emptyKeys(next.stage), next.parity ^ 1U);
                 SharedAddress const keyTile = keyTiles + next.stage * Base::kKeyStageBytes;
                 bring(
-                    fullKeys(next.stage), thread, key, Base::kKeyStageBytes,
+                    emptyKeys(next.stage), next.parity ^ 1U, fullKeys(next.stage), thread, key, Base::kKeyStageBytes,
                     [&](SharedAddress full) { this->copyKeys(keyTile, full, key); },
                     [&] { this->template loadKeys<kWarpgroupThreads>(keyTile, thread, key); });
-                waitForPhase(emptyValues(next.stage), next.parity ^ 1U);
                 SharedAddress const valueTile = valueTiles + next.stage * Base::kValueStageBytes;
                 bring(
-                    fullValues(next.stage), thread, key, Base::kValueStageBytes,
-                    [&](SharedAddress full) { this->copyValues(valueTile, full, key); },
+                    emptyValues(next.stage), next.parity ^ 1U, fullValues(next.stage), thread, key,
+                    Base::kValueStageBytes, [&](SharedAddress full) { this->copyValues(valueTile, full, key); },
                     [&] { this->template loadValues<kWarpgroupThreads>(valueTile, thread, key); });
                 next.advance();
             }
         } while (goesOn(false));
     }
 
-    //! A tile of keys or values to shared memory: by the copy engine, or by all threads where not every key is read.
+    //! A tile of keys or values to shared memory, once the stage is empty: by the copy engine, or by all threads where
+    //! not every key is read. No thread waits that others do not wait for: it might fall two phases behind, which their
+    //! parity does not tell.
     template <typename Copy, typename Load>
-    ATTNGRAFT_DEVICE void bring(SharedAddress full, int thread, int key, int bytes, Copy copy, Load load) const
+    ATTNGRAFT_DEVICE void bring(SharedAddress empty, uint32_t parity, SharedAddress full, int thread, int key,
+        int bytes, Copy copy, Load load) const
     {
         if (this->isBulk(key))
         {
             if (thread == 0)
             {
+                waitForPhase(empty, parity);
                 arriveExpecting(full, bytes);
                 copy(full);
             }
             return;
         }
+        synchronizeThreads(kProducerBarrier, kWarpgroupThreads); // nor is any two phases ahead
+        waitForPhase(empty, parity);
         load();
         commitCopies();
         waitForCopies<0>();
@@ -271,9 +275,11 @@ private:
         for (; key < range.end; key = this->nextTile(key + Tile::kKeys))
         {
             waitForPhase(fullKeys(keys.stage), keys.parity);
+            synchronizeWarp(); // no lane falls two phases behind
             giveBack(emptyKeys(keys.stage));
             keys.advance();
             waitForPhase(fullValues(values.stage), values.parity);
+            synchronizeWarp();
             giveBack(emptyValues(values.stage));
             values.advance();
         }

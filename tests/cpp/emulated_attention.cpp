@@ -6,55 +6,27 @@
 #include "attention_kernel.cuh"
 #include "attention_splits.cuh"
 #include "attention_kernels.h"
+#include "emulated_grid.h"
 #include "fused_attention.h"
 
 #include <cstdio>
 #include <exception>
-#include <random>
 
 #define ATTNGRAFT_TEST_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace
 {
 
-//! What the emulated device says of itself, and what happened on it.
-struct Emulation
-{
-    int sharedBytes{attngraft::kSharedBytesAnywhere};
-    std::mt19937 random;
-    std::exception_ptr error;
-};
+using attngraft::emulation::Device;
+using attngraft::emulation::grids;
+using attngraft::emulation::runGrid;
 
-Emulation& emulation()
-{
-    static Emulation state;
-    return state;
-}
+//! What is asked for with a null pointer.
+constexpr Device kPlainDevice{attngraft::kSharedBytesAnywhere, 0, 0};
 
-template <typename Kernel>
-cudaError_t runGrid(dim3 grid, int threads, int sharedBytes, Kernel const& kernel)
+void chooseDevice(Device const* device)
 {
-    try
-    {
-        for (unsigned z = 0; z < grid.z; ++z)
-        {
-            for (unsigned y = 0; y < grid.y; ++y)
-            {
-                for (unsigned x = 0; x < grid.x; ++x)
-                {
-                    attngraft::emulation::Block block(
-                        grid, uint3{x, y, z}, threads, static_cast<size_t>(sharedBytes), emulation().random());
-                    block.run(kernel);
-                }
-            }
-        }
-    }
-    catch (...)
-    {
-        emulation().error = std::current_exception();
-        return cudaErrorLaunchFailure;
-    }
-    return cudaSuccess;
+    grids().device = device != nullptr ? *device : kPlainDevice;
 }
 
 template <typename Math>
@@ -116,10 +88,16 @@ extern "C" cudaError_t cudaGetDevice(int* device)
     return cudaSuccess;
 }
 
-extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int)
+extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int)
 {
-    *value = emulation().sharedBytes;
-    return cudaSuccess;
+    Device const& device = grids().device;
+    switch (attribute)
+    {
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = device.sharedBytes; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor: *value = device.hasWarpgroups != 0 ? 9 : 8; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+    default: return cudaErrorInvalidValue;
+    }
 }
 
 //! Size of FusedAttentionParams in bytes.
@@ -128,11 +106,11 @@ ATTNGRAFT_TEST_EXPORT size_t attngraft_test_attention_params_size()
     return sizeof(attngraft::FusedAttentionParams);
 }
 
-//! As attentionVariants, on a device with `sharedBytes` of shared memory for a block.
+//! As attentionVariants, on `device`.
 ATTNGRAFT_TEST_EXPORT int attngraft_test_attention_variants(
-    attngraft::FusedAttentionParams const* params, int32_t* variants, int capacity, int sharedBytes)
+    attngraft::FusedAttentionParams const* params, int32_t* variants, int capacity, Device const* device)
 {
-    emulation().sharedBytes = sharedBytes;
+    chooseDevice(device);
     return attngraft::attentionVariants(*params, variants, capacity);
 }
 
@@ -141,19 +119,20 @@ ATTNGRAFT_TEST_EXPORT size_t attngraft_test_attention_workspace(attngraft::Fused
     return attngraft::attentionWorkspaceBytes(*params);
 }
 
-//! Runs on host memory, threads in an order that `seed` decides. Returns the cudaError_t; what went wrong on the device
-//! is then in `message`.
-ATTNGRAFT_TEST_EXPORT int attngraft_test_fused_attention(
-    attngraft::FusedAttentionParams const* params, unsigned seed, char* message, size_t messageBytes)
+//! Runs on host memory, on `device`, threads in an order that `seed` decides. Returns the cudaError_t; what went wrong
+//! on the device is then in `message`.
+ATTNGRAFT_TEST_EXPORT int attngraft_test_fused_attention(attngraft::FusedAttentionParams const* params,
+    Device const* device, unsigned seed, char* message, size_t messageBytes)
 {
-    emulation() = Emulation{};
-    emulation().random.seed(seed);
+    chooseDevice(device);
+    grids().error = nullptr;
+    grids().random.seed(seed);
     cudaError_t const status = attngraft::launchFusedAttention(*params, nullptr);
-    if (emulation().error)
+    if (grids().error)
     {
         try
         {
-            std::rethrow_exception(emulation().error);
+            std::rethrow_exception(grids().error);
         }
         catch (std::exception const& error)
         {

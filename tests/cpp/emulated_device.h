@@ -1,27 +1,14 @@
-// A block of a GPU on the CPU, as far as the attention kernels need one: its threads are coroutines that run until they
-// must wait for their warp or their block. The kernels' own source is compiled against this in place of the
-// instructions in tensor_core.cuh.
-//
-// What it finds beyond wrong results: reads of shared memory that nothing wrote (it begins as NaN), accesses outside
-// of it, copies that are not waited for (they arrive when waited for, no earlier), and collectives that not all threads
-// of a warp or block take part in.
+// The instructions of tensor_core.cuh for the kernels' own source on the CPU, in the threads of an emulated block.
+// Copies arrive when they are waited for, no earlier.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <vector_types.h>
+#include "emulated_block.h"
+#include "emulated_numbers.h"
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <random>
-#include <stdexcept>
 #include <type_traits>
-#include <vector>
-
-#include <ucontext.h>
 
 #define ATTNGRAFT_DEVICE inline
 #if !defined(__launch_bounds__)
@@ -30,213 +17,13 @@
 #if !defined(__grid_constant__)
 #define __grid_constant__
 #endif
-
-namespace attngraft
-{
-
-using SharedAddress = uint32_t;
-
-namespace emulation
-{
-
-constexpr int kWarpThreads = 32;
-constexpr size_t kStackBytes = size_t{512} * 1024;
-
-struct Copy
-{
-    SharedAddress to;
-    void const* from;
-    int bytes;
-};
-
-//! Threads that meet, and what they bring along. Two buffers, since a thread may be one meeting ahead of another.
-struct Meeting
-{
-    int members{0};
-    int arrived{0};
-    unsigned generation{0};
-    std::vector<uint8_t> buffers[2];
-};
-
-struct Thread
-{
-    ucontext_t context{};
-    std::unique_ptr<char[]> stack;
-    uint3 index{};
-    bool isDone{false};
-    std::vector<std::vector<Copy>> groups; //!< committed, oldest first
-    std::vector<Copy> uncommitted;
-};
-
-class Block
-{
-public:
-    Block(dim3 grid, uint3 index, int threads, size_t sharedBytes, unsigned seed)
-        : gridSize(grid)
-        , blockIndex(index)
-        , threadCount(threads)
-        , shared(sharedBytes, 0xff)
-        , mThreads(threads)
-        , mWarps(threads / kWarpThreads)
-        , mRandom(seed)
-    {
-        mBlock.members = threads;
-        for (Meeting& warp : mWarps)
-        {
-            warp.members = kWarpThreads;
-        }
-    }
-
-    //! Runs `kernel` in every thread of the block, in an order that changes from turn to turn.
-    void run(std::function<void()> const& kernel)
-    {
-        mKernel = &kernel;
-        current() = this;
-        for (int i = 0; i < threadCount; ++i)
-        {
-            Thread& thread = mThreads[i];
-            thread.index.x = static_cast<unsigned>(i);
-            thread.stack = std::make_unique<char[]>(kStackBytes);
-            getcontext(&thread.context);
-            thread.context.uc_stack.ss_sp = thread.stack.get();
-            thread.context.uc_stack.ss_size = kStackBytes;
-            thread.context.uc_link = &mScheduler;
-            makecontext(&thread.context, &Block::enter, 0);
-        }
-        int left = threadCount;
-        while (left > 0)
-        {
-            mProgress = false;
-            auto const shift = static_cast<int>(mRandom() % static_cast<unsigned>(threadCount));
-            for (int i = 0; i < threadCount; ++i)
-            {
-                mRunning = (i + shift) % threadCount;
-                if (mThreads[mRunning].isDone)
-                {
-                    continue;
-                }
-                swapcontext(&mScheduler, &mThreads[mRunning].context);
-                left -= mThreads[mRunning].isDone ? 1 : 0;
-            }
-            if (!mProgress && left > 0)
-            {
-                throw std::logic_error("threads wait for each other: not all take part in a collective operation");
-            }
-        }
-        if (mError)
-        {
-            std::rethrow_exception(mError);
-        }
-    }
-
-    static Block*& current()
-    {
-        static Block* block = nullptr;
-        return block;
-    }
-
-    Thread& thread()
-    {
-        return mThreads[mRunning];
-    }
-
-    uint8_t* at(SharedAddress address, size_t bytes)
-    {
-        if (address + bytes > shared.size() || address % bytes != 0)
-        {
-            throw std::out_of_range("shared memory: " + std::to_string(bytes) + " bytes at " + std::to_string(address)
-                + " of " + std::to_string(shared.size()));
-        }
-        return shared.data() + address;
-    }
-
-    //! Brings `mine` to the meeting of the warp, or of the block, and calls read(values) when all have.
-    template <typename Value, typename Read>
-    auto meet(bool ofBlock, Value const& mine, Read read)
-    {
-        Meeting& meeting = ofBlock ? mBlock : mWarps[mRunning / kWarpThreads];
-        int const seat = ofBlock ? mRunning : mRunning % kWarpThreads;
-        unsigned const generation = meeting.generation;
-        std::vector<uint8_t>& buffer = meeting.buffers[generation % 2];
-        buffer.resize(std::max(buffer.size(), meeting.members * sizeof(Value)));
-        std::memcpy(buffer.data() + seat * sizeof(Value), &mine, sizeof(Value));
-        mProgress = true;
-        if (++meeting.arrived == meeting.members)
-        {
-            meeting.arrived = 0;
-            ++meeting.generation;
-        }
-        while (meeting.generation == generation)
-        {
-            int const me = mRunning;
-            swapcontext(&mThreads[me].context, &mScheduler);
-        }
-        return read(reinterpret_cast<Value const*>(meeting.buffers[generation % 2].data()));
-    }
-
-    void copy(Copy const& copy)
-    {
-        uint8_t* const to = at(copy.to, 16);
-        std::memset(to, 0, 16);
-        std::memcpy(to, copy.from, static_cast<size_t>(copy.bytes));
-    }
-
-    dim3 gridSize;
-    uint3 blockIndex;
-    int threadCount;
-    std::vector<uint8_t> shared;
-
-private:
-    static void enter()
-    {
-        Block& block = *current();
-        try
-        {
-            (*block.mKernel)();
-        }
-        catch (...)
-        {
-            block.mError = std::current_exception();
-        }
-        block.mThreads[block.mRunning].isDone = true;
-        block.mProgress = true;
-    }
-
-    std::vector<Thread> mThreads;
-    std::vector<Meeting> mWarps;
-    Meeting mBlock;
-    std::mt19937 mRandom;
-    ucontext_t mScheduler{};
-    std::function<void()> const* mKernel{nullptr};
-    std::exception_ptr mError;
-    int mRunning{0};
-    bool mProgress{false};
-};
-
-inline Block& block()
-{
-    return *Block::current();
-}
-
-inline float toFloat(uint16_t bits, bool isHalf)
-{
-    if (isHalf)
-    {
-        __half_raw raw;
-        raw.x = bits;
-        return __half2float(__half(raw));
-    }
-    __nv_bfloat16_raw raw;
-    raw.x = bits;
-    return __bfloat162float(__nv_bfloat16(raw));
-}
-
-} // namespace emulation
-
 #define threadIdx (::attngraft::emulation::block().thread().index)
 #define blockIdx (::attngraft::emulation::block().blockIndex)
 #define gridDim (::attngraft::emulation::block().gridSize)
 #define blockDim (dim3(static_cast<unsigned>(::attngraft::emulation::block().threadCount)))
+
+namespace attngraft
+{
 
 inline SharedAddress dynamicSharedMemory()
 {
@@ -259,6 +46,11 @@ inline void commitCopies()
     thread.uncommitted.clear();
 }
 
+inline void publishToAsyncProxy()
+{
+    emulation::block().shared.publish(emulation::block().threadNumber());
+}
+
 template <int pending>
 void waitForCopies()
 {
@@ -279,12 +71,12 @@ template <bool isTransposed>
 void loadFourMatrices(uint32_t (&to)[4], SharedAddress from)
 {
     int const lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-    block().meet(false, from, [&](SharedAddress const* rows) {
+    block().meet(from, [&](SharedAddress const* rows) {
         for (int matrix = 0; matrix < 4; ++matrix)
         {
             auto const element = [&](int row, int column) {
                 uint16_t bits;
-                std::memcpy(&bits, block().at(rows[8 * matrix + row], 16) + 2 * column, 2);
+                std::memcpy(&bits, block().shared.at(rows[8 * matrix + row], 16) + 2 * column, 2);
                 return bits;
             };
             int const major = lane / 4;
@@ -326,7 +118,7 @@ void multiplyFragments(float (&c)[4], uint32_t const (&a)[4], uint32_t b0, uint3
     };
     Fragments const mine{{a[0], a[1], a[2], a[3]}, {b0, b1}};
     int const lane = static_cast<int>(threadIdx.x) % emulation::kWarpThreads;
-    emulation::block().meet(false, mine, [&](Fragments const* all) {
+    emulation::block().meet(mine, [&](Fragments const* all) {
         constexpr int kPerRegister = 4 / static_cast<int>(sizeof(typename Math::Element));
         auto const value = [](uint32_t bits, int i) {
             if constexpr (kPerRegister == 1)
@@ -376,31 +168,32 @@ uint32_t packPair(float low, float high)
 template <typename Value>
 void storeShared(SharedAddress to, Value value)
 {
-    std::memcpy(emulation::block().at(to, sizeof(Value)), &value, sizeof(Value));
+    std::memcpy(emulation::block().shared.atForWriting(to, sizeof(Value), emulation::block().threadNumber()), &value,
+        sizeof(Value));
 }
 
 template <typename Value>
 Value loadShared(SharedAddress from)
 {
     Value value;
-    std::memcpy(&value, emulation::block().at(from, sizeof(Value)), sizeof(Value));
+    std::memcpy(&value, emulation::block().shared.at(from, sizeof(Value)), sizeof(Value));
     return value;
 }
 
 inline float shuffleXor(float value, int lanes)
 {
     int const lane = static_cast<int>(threadIdx.x) % emulation::kWarpThreads;
-    return emulation::block().meet(false, value, [&](float const* all) { return all[lane ^ lanes]; });
+    return emulation::block().meet(value, [&](float const* all) { return all[lane ^ lanes]; });
 }
 
 inline float shuffleFrom(float value, int lane)
 {
-    return emulation::block().meet(false, value, [&](float const* all) { return all[lane]; });
+    return emulation::block().meet(value, [&](float const* all) { return all[lane]; });
 }
 
 inline uint32_t ballot(bool condition)
 {
-    return emulation::block().meet(false, condition, [](bool const* all) {
+    return emulation::block().meet(condition, [](bool const* all) {
         uint32_t bits = 0;
         for (int lane = 0; lane < emulation::kWarpThreads; ++lane)
         {
@@ -417,14 +210,7 @@ inline bool anyInWarp(bool condition)
 
 inline bool anyInBlock(bool condition)
 {
-    return emulation::block().meet(true, condition, [](bool const* all) {
-        bool any = false;
-        for (int i = 0; i < emulation::block().threadCount; ++i)
-        {
-            any = any || all[i];
-        }
-        return any;
-    });
+    return emulation::block().meetAt(0, emulation::block().threadCount, condition);
 }
 
 inline void synchronizeBlock()

@@ -10,8 +10,8 @@
 extern "C" {
 // emulated_attention.cpp
 size_t attngraft_test_attention_workspace(attngraft::FusedAttentionParams const* params);
-int attngraft_test_fused_attention(
-    attngraft::FusedAttentionParams const* params, unsigned seed, char* message, size_t messageBytes);
+int attngraft_test_fused_attention(attngraft::FusedAttentionParams const* params, void const* device, unsigned seed,
+    char* message, size_t messageBytes);
 }
 
 namespace attngraft::torch_library
@@ -41,7 +41,7 @@ private:
     static void launch(FusedAttentionParams const& params)
     {
         std::string message(kMessageBytes, '\0');
-        int const status = attngraft_test_fused_attention(&params, 0, message.data(), message.size());
+        int const status = attngraft_test_fused_attention(&params, nullptr, 0, message.data(), message.size());
         if (status != 0)
         {
             throw std::runtime_error("CUDA error " + std::to_string(status) + ": " + message.c_str());

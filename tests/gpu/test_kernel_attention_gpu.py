@@ -13,13 +13,15 @@ from attention_cases import (
     AttentionCase,
     assert_attention_matches,
     expected_attention,
+    mask_mixes,
+    normal_case,
     place,
     random_attention,
 )
 from cuda.bindings import runtime as cudart
 
 from attention_device import attention, launch_attention, placed, variants_of_case
-from attngraft.contract import CausalMode, EmptyRows, FusedAttention, Role
+from attngraft.contract import EmptyRows, FusedAttention, Role
 from kernel_abi import checked
 
 SWEEP_CASES = int(os.environ.get("ATTNGRAFT_SWEEP", "2000"))
@@ -28,56 +30,10 @@ SHIFTED_SHARE = 0.15
 """Of the random cases: whole tensors off the alignment of a vector, beside those whose rows are."""
 
 
-def normal_case(
-    dtype: str = "float16",
-    *,
-    batch: int = 2,
-    heads: int = 4,
-    kv_heads: int = 2,
-    queries: int = 130,
-    keys: int = 200,
-    size: int = 64,
-    factor: float = 1.0,
-    config: FusedAttention | None = None,
-    operands: dict[str, np.ndarray] | None = None,
-    seed: int = 0,
-) -> AttentionCase:
-    """q and k are `factor` times what is normal, so that scores are factor^2 times that."""
-    rng = np.random.default_rng(seed)
-    q, k, v = (
-        (rng.standard_normal((batch, count, length, size)) * times).astype(DTYPES[dtype])
-        for count, length, times in ((heads, queries, factor), (kv_heads, keys, factor), (kv_heads, keys, 1.0))
-    )
-    return AttentionCase(q, k, v, config or FusedAttention(scale=size**-0.5), operands or {})
-
-
 def check(case: AttentionCase, variant: int = 0, shift: int = 0) -> tuple[np.ndarray, np.ndarray]:
     actual = attention(case, variant, shift)
     assert_attention_matches(actual, case)
     return actual
-
-
-def mask_mixes(batch: int, heads: int, queries: int, keys: int, size: int) -> dict[str, tuple[FusedAttention, dict]]:
-    """A configuration and its operands for each kind of mask that a kernel is compiled for."""
-    rng = np.random.default_rng(5)
-    keep = rng.random((batch, 1, 1, keys)) < 0.6
-    lengths = rng.integers(1, keys + 1, batch).astype(np.int32)
-    bias = rng.standard_normal((1, heads, queries, keys)).astype(np.float32)
-    each = rng.random((batch, heads, queries, keys)) < 0.6
-    scale = size**-0.5
-    return {
-        "none": (FusedAttention(scale=scale), {}),
-        "softcap": (FusedAttention(scale=scale, softcap=2.0), {}),
-        "causal": (FusedAttention(scale=scale, causal=CausalMode.BOTTOM_RIGHT), {}),
-        "window": (FusedAttention(scale=scale, window_left=40, window_right=3, softcap=2.0), {}),
-        "lengths": (FusedAttention((Role.KV_LENGTHS,), scale), {Role.KV_LENGTHS: lengths}),
-        "keep": (FusedAttention((Role.KEEP,), scale, empty_rows=EmptyRows.UNIFORM), {Role.KEEP: keep}),
-        "keep, softcap": (FusedAttention((Role.KEEP,), scale, softcap=2.0), {Role.KEEP: keep}),
-        "bias and keep": (
-            FusedAttention((Role.BIAS, Role.KEEP), scale, empty_rows=EmptyRows.UNMASKED),
-            {Role.BIAS: bias, Role.KEEP: each},
-        ),
-    }
 
 
 @pytest.mark.parametrize("first", range(0, SWEEP_CASES, SWEEP_CHUNK))

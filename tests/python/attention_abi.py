@@ -25,6 +25,22 @@ SHARED_BYTES = 227 * 1024
 """Of a block on compute capability 9.0."""
 
 
+class Device(ctypes.Structure):
+    """An emulated device: shared memory of a block in bytes, warp groups, bulk copies."""
+
+    _fields_ = [
+        ("shared_bytes", ctypes.c_int32),
+        ("has_warpgroups", ctypes.c_int32),
+        ("has_bulk_copies", ctypes.c_int32),
+    ]
+
+
+PLAIN = Device(SHARED_BYTES, 0, 0)
+WARPGROUPS = Device(SHARED_BYTES, 1, 1)
+WARPGROUPS_ALONE = Device(SHARED_BYTES, 1, 0)
+"""The kernels of compute capability 9.0 where the driver has no bulk copies, or strides are not such as they need."""
+
+
 class BroadcastTensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * MAX_RANK)]
 
@@ -150,15 +166,24 @@ def make_params(
     return params
 
 
-def variants(case: AttentionCase, shared_bytes: int = SHARED_BYTES) -> list[int]:
+def variants(case: AttentionCase, device: Device = PLAIN) -> list[int]:
     """The variants that serve a case, best guess first."""
     params = make_params(case, dict.fromkeys(("q", "k", "v", "context", *case.operands), 0), case.empty_context())
     found = (ctypes.c_int32 * MAX_VARIANTS)()
-    count = emulation().attngraft_test_attention_variants(ctypes.byref(params), found, MAX_VARIANTS, shared_bytes)
+    count = emulation().attngraft_test_attention_variants(
+        ctypes.byref(params), found, MAX_VARIANTS, ctypes.byref(device)
+    )
     return list(found[:count])
 
 
-def emulated_attention(case: AttentionCase, variant: int = 0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def warpgroup_variants(case: AttentionCase) -> list[int]:
+    """Those of them that only a device with warp groups has."""
+    return sorted(set(variants(case, WARPGROUPS)) - set(variants(case)))
+
+
+def emulated_attention(
+    case: AttentionCase, variant: int = 0, seed: int = 0, device: Device = PLAIN
+) -> tuple[np.ndarray, np.ndarray]:
     """Context [B, H, Sq, Dv] and log-sum-exp [B, H, Sq]. The outputs begin as NaN, and so does the workspace."""
     context = case.empty_context()
     logarithms = np.full(case.q.shape[:3], np.nan, np.float32)
@@ -167,7 +192,9 @@ def emulated_attention(case: AttentionCase, variant: int = 0, seed: int = 0) -> 
     workspace = np.full(emulation().attngraft_test_attention_workspace(ctypes.byref(params)) // 4 + 1, np.nan, "f4")
     params.workspace = workspace.ctypes.data
     message = ctypes.create_string_buffer(MESSAGE_BYTES)
-    status = emulation().attngraft_test_fused_attention(ctypes.byref(params), seed, message, MESSAGE_BYTES)
+    status = emulation().attngraft_test_fused_attention(
+        ctypes.byref(params), ctypes.byref(device), seed, message, MESSAGE_BYTES
+    )
     assert status == 0, f"status {status}: {message.value.decode()}; {case.describe()}"
     case.assert_nothing_else_written(context)
     return context, logarithms

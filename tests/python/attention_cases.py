@@ -22,10 +22,33 @@ TOLERANCES = {
 
 LOGARITHM_TOLERANCE = {"float32": 4e-3, "float32 exact": 2e-5, "float16": 2e-3, "bfloat16": 2e-3}
 
-QUERY_COUNTS = (1, 2, 3, 16, 17, 63, 64, 65, 70, 129)
-KEY_COUNTS = (1, 7, 31, 32, 33, 64, 65, 130, 200, 300)
 HEAD_SIZES = (8, 16, 40, 64, 64, 64, 72, 96, 128, 160, 256, 320, 512, 7, 20, 33)
 """Around every tile, multiples of 8 and others."""
+
+
+@dataclass(frozen=True)
+class CaseRange:
+    """What random cases are drawn from."""
+
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    head_sizes: tuple[int, ...] = HEAD_SIZES
+    query_counts: tuple[int, ...] = (1, 2, 3, 16, 17, 63, 64, 65, 70, 129)
+    key_counts: tuple[int, ...] = (1, 7, 31, 32, 33, 64, 65, 130, 200, 300)
+    gaps: tuple[int, ...] = (0, 0, 0, 8, 3)
+    few_queries: float = 0.15
+    """Share of cases with one to three queries over many keys."""
+
+
+EVERYTHING = CaseRange()
+FOR_WARPGROUPS = CaseRange(
+    dtypes=("float16", "bfloat16"),
+    head_sizes=(8, 40, 64, 64, 64, 64, 72, 128, 128, 160, 256, 320),
+    query_counts=(17, 33, 63, 64, 65, 129, 193, 260),
+    key_counts=(1, 31, 64, 65, 127, 130, 200, 300, 400),
+    gaps=(0, 0, 0, 8),
+    few_queries=0.0,
+)
+"""Whole vectors of 16-bit types, more rows than are split, up to the largest head of a tile for warp groups."""
 
 SCORE_ROUNDING = 2.5e-7
 """fp32 rounds s by 2^-24 at each of up to four steps, relative to the bias in it; exp makes that an error of the
@@ -121,19 +144,70 @@ def assert_attention_matches(actual: tuple[np.ndarray, np.ndarray], case: Attent
     np.testing.assert_allclose(actual[1], logarithms, atol=tolerance, rtol=tolerance, err_msg=case.describe())
 
 
-def random_attention(seed: int, work_limit: int = WORK_LIMIT) -> AttentionCase:
+def normal_case(
+    dtype: str = "float16",
+    *,
+    batch: int = 2,
+    heads: int = 4,
+    kv_heads: int = 2,
+    queries: int = 130,
+    keys: int = 200,
+    size: int = 64,
+    value_size: int | None = None,
+    factor: float = 1.0,
+    config: FusedAttention | None = None,
+    operands: dict[str, np.ndarray] | None = None,
+    seed: int = 0,
+) -> AttentionCase:
+    """q and k are `factor` times what is normal, so that scores are factor^2 times that."""
     rng = np.random.default_rng(seed)
-    dtype = DTYPES[str(rng.choice(list(DTYPES)))]
-    head_size = int(rng.choice(HEAD_SIZES))
-    value_size = head_size if rng.random() < 0.7 else int(rng.choice(HEAD_SIZES))
-    queries, keys = int(rng.choice(QUERY_COUNTS)), int(rng.choice(KEY_COUNTS))
-    if rng.random() < 0.15:
+    q, k, v = (
+        (rng.standard_normal((batch, count, length, width)) * times).astype(DTYPES[dtype])
+        for count, length, width, times in (
+            (heads, queries, size, factor),
+            (kv_heads, keys, size, factor),
+            (kv_heads, keys, value_size or size, 1.0),
+        )
+    )
+    return AttentionCase(q, k, v, config or FusedAttention(scale=size**-0.5), operands or {})
+
+
+def mask_mixes(batch: int, heads: int, queries: int, keys: int, size: int) -> dict[str, tuple[FusedAttention, dict]]:
+    """A configuration and its operands for each kind of mask that a kernel is compiled for."""
+    rng = np.random.default_rng(5)
+    keep = rng.random((batch, 1, 1, keys)) < 0.6
+    lengths = rng.integers(1, keys + 1, batch).astype(np.int32)
+    bias = rng.standard_normal((1, heads, queries, keys)).astype(np.float32)
+    each = rng.random((batch, heads, queries, keys)) < 0.6
+    scale = size**-0.5
+    return {
+        "none": (FusedAttention(scale=scale), {}),
+        "softcap": (FusedAttention(scale=scale, softcap=2.0), {}),
+        "causal": (FusedAttention(scale=scale, causal=CausalMode.BOTTOM_RIGHT), {}),
+        "window": (FusedAttention(scale=scale, window_left=40, window_right=3, softcap=2.0), {}),
+        "lengths": (FusedAttention((Role.KV_LENGTHS,), scale), {Role.KV_LENGTHS: lengths}),
+        "keep": (FusedAttention((Role.KEEP,), scale, empty_rows=EmptyRows.UNIFORM), {Role.KEEP: keep}),
+        "keep, softcap": (FusedAttention((Role.KEEP,), scale, softcap=2.0), {Role.KEEP: keep}),
+        "bias and keep": (
+            FusedAttention((Role.BIAS, Role.KEEP), scale, empty_rows=EmptyRows.UNMASKED),
+            {Role.BIAS: bias, Role.KEEP: each},
+        ),
+    }
+
+
+def random_attention(seed: int, work_limit: int = WORK_LIMIT, among: CaseRange = EVERYTHING) -> AttentionCase:
+    rng = np.random.default_rng(seed)
+    dtype = DTYPES[str(rng.choice(among.dtypes))]
+    head_size = int(rng.choice(among.head_sizes))
+    value_size = head_size if rng.random() < 0.7 else int(rng.choice(among.head_sizes))
+    queries, keys = int(rng.choice(among.query_counts)), int(rng.choice(among.key_counts))
+    if rng.random() < among.few_queries:
         queries, keys = int(rng.integers(1, 4)), int(rng.choice([300, 700, 1100]))  # keys split over blocks
     left = max(1, work_limit // (queries * keys * (head_size + value_size)))
     batch = int(rng.integers(1, min(left, 2) + 1))
     kv_heads = int(rng.integers(1, min(left // batch, 2) + 1))
     heads = kv_heads * int(rng.integers(1, max(1, min(left // batch // kv_heads, 4)) + 1))
-    layout, gap = str(rng.choice(["bhsd", "bshd"])), int(rng.choice([0, 0, 0, 8, 3]))
+    layout, gap = str(rng.choice(["bhsd", "bshd"])), int(rng.choice(among.gaps))
     shapes = (
         (batch, heads, queries, head_size),
         (batch, kv_heads, keys, head_size),

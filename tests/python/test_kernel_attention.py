@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from attention_abi import emulated_attention, variants
-from attention_cases import DTYPES, AttentionCase, assert_attention_matches, place, random_attention
+from attention_abi import Device, emulated_attention, variants
+from attention_cases import DTYPES, assert_attention_matches, normal_case, place, random_attention
 
 from attngraft.contract import EmptyRows, FusedAttention, Role
 
@@ -16,19 +17,7 @@ SWEEP_CASES = int(os.environ.get("ATTNGRAFT_EMULATED_SWEEP", "160"))
 SWEEP_CHUNK = 10
 
 
-def normal_case(
-    dtype: str = "float16",
-    queries: int = 40,
-    keys: int = 70,
-    size: int = 64,
-    batch: int = 1,
-    config: FusedAttention | None = None,
-    operands: dict[str, np.ndarray] | None = None,
-) -> AttentionCase:
-    rng = np.random.default_rng(0)
-    shapes = ((batch, 2, length, size) for length in (queries, keys, keys))
-    q, k, v = (rng.standard_normal(shape).astype(DTYPES[dtype]) for shape in shapes)
-    return AttentionCase(q, k, v, config or FusedAttention(scale=size**-0.5), operands or {})
+small_case = partial(normal_case, batch=1, heads=2, kv_heads=2, queries=40, keys=70)
 
 
 @pytest.mark.parametrize("first", range(0, SWEEP_CASES, SWEEP_CHUNK))
@@ -41,7 +30,7 @@ def test_random_sizes_layouts_and_masks(first: int) -> None:
 @pytest.mark.parametrize("size", [64, 96, 128, 192, 256, 320])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_every_variant_gives_the_same(dtype: str, size: int) -> None:
-    case = normal_case(dtype, size=size)
+    case = small_case(dtype, size=size)
     found = variants(case)
     assert len(found) == len(set(found)) > 0
     for variant in found:
@@ -49,8 +38,8 @@ def test_every_variant_gives_the_same(dtype: str, size: int) -> None:
 
 
 def test_small_shared_memory_leaves_fewer_variants() -> None:
-    case = normal_case(size=128)
-    everywhere, hopper = (variants(case, kib * 1024) for kib in (99, 227))
+    case = small_case(size=128)
+    everywhere, hopper = (variants(case, Device(kib * 1024, 0, 0)) for kib in (99, 227))
     assert set(everywhere) < set(hopper)
 
 
@@ -58,7 +47,7 @@ def test_small_shared_memory_leaves_fewer_variants() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sequences_without_any_key(dtype: str, empty_rows: str) -> None:
     config = FusedAttention(operands=(Role.KV_LENGTHS,), scale=0.125, empty_rows=empty_rows)
-    case = normal_case(dtype, batch=2, config=config, operands={Role.KV_LENGTHS: np.array([0, 9], np.int32)})
+    case = small_case(dtype, batch=2, config=config, operands={Role.KV_LENGTHS: np.array([0, 9], np.int32)})
     actual = emulated_attention(case)
     assert_attention_matches(actual, case)
     assert (actual[1][0] == -np.inf).all()
@@ -66,7 +55,7 @@ def test_sequences_without_any_key(dtype: str, empty_rows: str) -> None:
 
 def test_nothing_beyond_a_length_matters() -> None:
     lengths = {Role.KV_LENGTHS: np.array([33], np.int32)}
-    case = normal_case(config=FusedAttention(operands=(Role.KV_LENGTHS,), scale=0.125), operands=lengths)
+    case = small_case(config=FusedAttention(operands=(Role.KV_LENGTHS,), scale=0.125), operands=lengths)
     before = emulated_attention(case)
     case.k[:, :, 33:] = np.nan
     case.v[:, :, 33:] = np.inf
@@ -75,7 +64,7 @@ def test_nothing_beyond_a_length_matters() -> None:
 
 def test_nothing_of_a_masked_key_matters() -> None:
     keep = {Role.KEEP: np.arange(70).reshape(1, 1, 1, 70) % 3 != 1}
-    case = normal_case(config=FusedAttention(operands=(Role.KEEP,), scale=0.125), operands=keep)
+    case = small_case(config=FusedAttention(operands=(Role.KEEP,), scale=0.125), operands=keep)
     before = emulated_attention(case)
     case.k[:, :, 1::3] = np.inf
     case.v[:, :, 1::3] = np.nan
@@ -84,7 +73,7 @@ def test_nothing_of_a_masked_key_matters() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_bad_score_among_the_allowed_makes_its_row_nan(value: float) -> None:
-    case = normal_case()
+    case = small_case()
     case.q[0, 1, 5, 3] = value
     context, _ = emulated_attention(case)
     bad = np.isnan(context).all(axis=-1)
@@ -93,7 +82,7 @@ def test_a_bad_score_among_the_allowed_makes_its_row_nan(value: float) -> None:
 
 
 def test_large_scores_do_not_overflow() -> None:
-    case = normal_case()
+    case = small_case()
     case = replace(case, q=case.q * np.float16(100), k=case.k * np.float16(12))
     assert_attention_matches(emulated_attention(case), case)
 
@@ -106,14 +95,14 @@ def test_the_order_of_threads_does_not_matter() -> None:
 
 
 def test_a_variant_for_other_heads_is_refused() -> None:
-    small, large = normal_case(size=64), normal_case(size=128)
+    small, large = small_case(size=64), small_case(size=128)
     with pytest.raises(AssertionError, match="status 1"):
         emulated_attention(large, variants(small)[0])
 
 
 @pytest.mark.parametrize("gap", [8, 5])
 def test_rows_with_gaps_between_them(gap: int) -> None:
-    plain = normal_case()
+    plain = small_case()
     q, k, v = (place(array, "bshd", gap) for array in (plain.q, plain.k, plain.v))
     case = replace(plain, q=q, k=k, v=v, layout="bshd", gap=gap)
     assert_attention_matches(emulated_attention(case), case)

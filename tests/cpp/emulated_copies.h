@@ -1,0 +1,164 @@
+// Bulk copies of an emulated block, and the barriers that count their bytes.
+#pragma once
+
+#include "emulated_memory.h"
+
+#include <cstring>
+#include <map>
+
+namespace attngraft::emulation
+{
+
+//! A barrier whose phase ends when all arrivals and all announced bytes are there.
+struct CountingBarrier
+{
+    int arrivals{0};  //!< of a phase
+    int missing{0};   //!< of the present one
+    int64_t bytes{0}; //!< announced and not there; negative: there before they were announced
+    uint32_t phase{0};
+    bool isPublished{false};
+
+    void arrive(int64_t announced)
+    {
+        bytes += announced;
+        --missing;
+        endPhase();
+    }
+
+    void bring(int64_t count)
+    {
+        bytes -= count;
+        endPhase();
+    }
+
+private:
+    void endPhase()
+    {
+        if (missing == 0 && bytes == 0)
+        {
+            missing = arrivals;
+            ++phase;
+        }
+    }
+};
+
+//! What the emulation keeps in a CUtensorMap: a tensor [batch, heads, rows, columns] of 16-bit elements.
+struct BoxedTensor
+{
+    uint8_t const* data;
+    int64_t sizes[4];   //!< columns first
+    int64_t strides[4]; //!< in bytes
+    int32_t boxRows;    //!< of kBoxRowBytes
+};
+
+constexpr SharedAddress kBoxRowBytes = 128; //!< of a swizzled panel
+
+//! A bulk copy under way.
+struct BoxCopy
+{
+    BoxedTensor tensor;
+    SharedAddress to;
+    SharedAddress barrier;
+    int first[4]; //!< coordinates, column first
+};
+
+class CopyEngine
+{
+public:
+    explicit CopyEngine(SharedMemory& memory)
+        : mMemory(&memory)
+    { }
+
+    void makeBarrier(SharedAddress address, int arrivals)
+    {
+        mMemory->at(address, kBarrierBytes);
+        mBarriers[address] = CountingBarrier{arrivals, arrivals};
+    }
+
+    //! Barriers are known to all from here on, and their memory is theirs.
+    void publishBarriers()
+    {
+        for (auto& [address, barrier] : mBarriers)
+        {
+            barrier.isPublished = true;
+            mMemory->reserve(address, kBarrierBytes);
+        }
+    }
+
+    CountingBarrier& barrier(SharedAddress address)
+    {
+        auto const found = mBarriers.find(address);
+        if (found == mBarriers.end() || !found->second.isPublished)
+        {
+            throw std::logic_error("no counting barrier was made and published at " + std::to_string(address));
+        }
+        return found->second;
+    }
+
+    //! Starts a copy, which arrives now or when somebody waits for its barrier.
+    void start(BoxCopy const& copy, bool arrivesNow)
+    {
+        mCopies.push_back(copy);
+        if (arrivesNow)
+        {
+            finish(copy.barrier);
+        }
+    }
+
+    //! All copies under way that tell this barrier arrive.
+    void finish(SharedAddress address)
+    {
+        auto const isOther = [&](BoxCopy const& copy) { return copy.barrier != address; };
+        auto const first = std::stable_partition(mCopies.begin(), mCopies.end(), isOther);
+        std::for_each(first, mCopies.end(), [&](BoxCopy const& copy) {
+            bring(copy);
+            barrier(address).bring(int64_t{copy.tensor.boxRows} * kBoxRowBytes);
+        });
+        mCopies.erase(first, mCopies.end());
+    }
+
+    bool isIdle() const
+    {
+        return mCopies.empty();
+    }
+
+private:
+    static constexpr SharedAddress kBarrierBytes = 8;
+
+    void bring(BoxCopy const& copy) const
+    {
+        for (int row = 0; row < copy.tensor.boxRows; ++row)
+        {
+            for (SharedAddress byte = 0; byte < kBoxRowBytes; byte += kUnitBytes)
+            {
+                bringUnit(copy, row, byte, mMemory->atForEngine(swizzled128(copy.to + row * kBoxRowBytes + byte)));
+            }
+        }
+    }
+
+    //! A unit of a row of a box, zeros beyond the tensor's ends.
+    static void bringUnit(BoxCopy const& copy, int row, SharedAddress byte, uint8_t* to)
+    {
+        BoxedTensor const& tensor = copy.tensor;
+        int64_t const column = copy.first[0] + static_cast<int64_t>(byte) / tensor.strides[0];
+        int64_t const at[] = {column, int64_t{copy.first[1]} + row, copy.first[2], copy.first[3]};
+        std::memset(to, 0, kUnitBytes);
+        int64_t offset = 0;
+        for (int axis = 0; axis < 4; ++axis)
+        {
+            if (at[axis] < 0 || at[axis] >= tensor.sizes[axis])
+            {
+                return;
+            }
+            offset += at[axis] * tensor.strides[axis];
+        }
+        int64_t const left = (tensor.sizes[0] - column) * tensor.strides[0];
+        std::memcpy(to, tensor.data + offset, static_cast<size_t>(std::min<int64_t>(left, kUnitBytes)));
+    }
+
+    SharedMemory* mMemory;
+    std::map<SharedAddress, CountingBarrier> mBarriers;
+    std::vector<BoxCopy> mCopies;
+};
+
+} // namespace attngraft::emulation

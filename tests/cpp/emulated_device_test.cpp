@@ -1,0 +1,320 @@
+// What the emulated device says of kernels with faults: of each a few lines, and beside it the same without the fault.
+#define ATTNGRAFT_DEVICE_INSTRUCTIONS "emulated_device.h"
+#define ATTNGRAFT_WARPGROUP_INSTRUCTIONS "emulated_warpgroups.h"
+
+#include "warpgroup_instructions.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace attngraft
+{
+namespace
+{
+
+constexpr int kWidth = 32; //!< of the products
+constexpr int kSeeds = 20; //!< of which some show what depends on the order of threads
+constexpr SharedAddress kLeft = 0;
+constexpr SharedAddress kRight = 8192;
+constexpr SharedAddress kBarrier = 16384;
+constexpr size_t kSharedBytes = 16384 + 64;
+
+using Kernel = std::function<void()>;
+
+//! What running a block says, empty where all is well.
+std::string complaint(Kernel const& kernel, unsigned seed = 0, int threads = kWarpgroupThreads)
+{
+    try
+    {
+        emulation::Block block(dim3(1), uint3{0, 0, 0}, threads, kSharedBytes, seed);
+        block.run(kernel);
+    }
+    catch (std::exception const& error)
+    {
+        return error.what();
+    }
+    return "";
+}
+
+void expectComplaint(Kernel const& kernel, std::string const& part, int threads = kWarpgroupThreads)
+{
+    std::string const said = complaint(kernel, 0, threads);
+    EXPECT_NE(said.find(part), std::string::npos) << "said: " << said;
+}
+
+//! The kernel stores a result for each thread; whether all are as expected, for each seed.
+int countRight(std::function<float()> const& kernel, float expected)
+{
+    int right = 0;
+    for (unsigned seed = 0; seed < kSeeds; ++seed)
+    {
+        bool isRight = true;
+        std::string const said = complaint([&] { isRight = (kernel() == expected) && isRight; }, seed);
+        EXPECT_EQ(said, "");
+        right += isRight ? 1 : 0;
+    }
+    return right;
+}
+
+int thread()
+{
+    return static_cast<int>(threadIdx.x);
+}
+
+bool isFirstThread()
+{
+    return thread() == 0;
+}
+
+//! Each thread fills its share of both factors with ones.
+void storeOnes()
+{
+    uint32_t const ones = packPair<__half>(1.F, 1.F);
+    for (SharedAddress at = thread() * 16; at < kBarrier; at += kWarpgroupThreads * 16)
+    {
+        storeShared(at, uint4{ones, ones, ones, ones});
+    }
+}
+
+void storeAndPublishOnes()
+{
+    storeOnes();
+    publishToAsyncProxy();
+    synchronizeBlock();
+}
+
+using Ones = float[kWidth / 8][4];
+
+void startProduct(Ones& c)
+{
+    fenceProducts();
+    WarpgroupProduct<HalfMath, kWidth>::ofShared(c, matrixDescriptor(kLeft, 16), matrixDescriptor(kRight, 16), false);
+    commitProducts();
+}
+
+constexpr float kProduct = 16.F; //!< of ones
+
+void makeBarrier(int arrivals)
+{
+    if (isFirstThread())
+    {
+        makeCountingBarrier(kBarrier, arrivals);
+        publishCountingBarriers();
+    }
+    synchronizeBlock();
+}
+
+//! A box of ones that fills the left factor.
+struct Box
+{
+    std::vector<uint16_t> ones = std::vector<uint16_t>(size_t{64} * 64, 0x3c00);
+    emulation::BoxedTensor map{reinterpret_cast<uint8_t const*>(ones.data()), {64, 64, 1, 1}, {2, 128, 8192, 8192}, 64};
+    static constexpr int kBytes = 64 * 128;
+
+    void copy() const
+    {
+        if (isFirstThread())
+        {
+            arriveExpecting(kBarrier, kBytes);
+            copyBox(kLeft, &map, kBarrier, 0, 0, 0, 0);
+        }
+    }
+};
+
+TEST(EmulatedProducts, AreThereOnceTheyAreWaitedFor)
+{
+    auto const kernel = [](bool waits) {
+        Ones c{};
+        storeAndPublishOnes();
+        startProduct(c);
+        if (waits)
+        {
+            waitForProducts<0>();
+        }
+        float const seen = c[0][0];
+        waitForProducts<0>();
+        return seen;
+    };
+    EXPECT_EQ(countRight([&] { return kernel(true); }, kProduct), kSeeds);
+    EXPECT_EQ(countRight([&] { return kernel(false); }, kProduct), 0);
+}
+
+TEST(EmulatedProducts, ReadSharedMemoryAndRegistersUntilTheyAreWaitedFor)
+{
+    auto const kernel = [](bool changesShared, bool changesRegisters) {
+        Ones c{};
+        storeAndPublishOnes();
+        uint32_t left[4];
+        std::fill_n(left, 4, packPair<__half>(1.F, 1.F));
+        fenceProducts();
+        WarpgroupProduct<HalfMath, kWidth>::ofRegisters(c, left, matrixDescriptor(kRight, 16));
+        commitProducts();
+        if (changesRegisters)
+        {
+            left[0] = 0;
+        }
+        if (changesShared)
+        {
+            storeShared(kRight + thread() * 16, uint4{});
+            publishToAsyncProxy();
+        }
+        waitForProducts<0>();
+        return c[0][0];
+    };
+    EXPECT_EQ(countRight([&] { return kernel(false, false); }, kProduct), kSeeds);
+    EXPECT_LT(countRight([&] { return kernel(false, true); }, kProduct), kSeeds);
+    EXPECT_LT(countRight([&] { return kernel(true, false); }, kProduct), kSeeds);
+}
+
+TEST(EmulatedProducts, SeeWhatWasPublished)
+{
+    expectComplaint(
+        [] {
+            Ones c{};
+            storeOnes();
+            synchronizeBlock();
+            startProduct(c);
+            waitForProducts<0>();
+        },
+        "did not publish");
+}
+
+TEST(EmulatedProducts, AreWaitedForFencedAndTheSameInTheWholeGroup)
+{
+    expectComplaint(
+        [] {
+            Ones c{};
+            storeAndPublishOnes();
+            startProduct(c);
+        },
+        "nobody waited for");
+    expectComplaint(
+        [] {
+            Ones c{};
+            WarpgroupProduct<HalfMath, kWidth>::ofShared(c, 0, 0, false);
+        },
+        "without a fence");
+    expectComplaint(
+        [] {
+            Ones c{};
+            fenceProducts();
+            WarpgroupProduct<HalfMath, kWidth>::ofShared(c, thread() / 32, 0, false);
+        },
+        "different products");
+    expectComplaint(
+        [] {
+            Ones c{};
+            fenceProducts();
+            WarpgroupProduct<HalfMath, kWidth>::ofShared(c, 0, 0, false);
+            commitProducts();
+            waitForProducts<0>();
+        },
+        "matrix descriptor");
+}
+
+TEST(EmulatedCopies, BringBoxesWhenTheBarrierSaysSo)
+{
+    Box const box;
+    auto const kernel = [&](bool waits) {
+        makeBarrier(1);
+        box.copy();
+        if (waits)
+        {
+            waitForPhase(kBarrier, 0);
+        }
+        auto const bits = loadShared<uint32_t>(kLeft + thread() * 64);
+        waitForPhase(kBarrier, 0);
+        return bits == packPair<__half>(1.F, 1.F) ? 1.F : 0.F;
+    };
+    EXPECT_EQ(countRight([&] { return kernel(true); }, 1.F), kSeeds);
+    EXPECT_LT(countRight([&] { return kernel(false); }, 1.F), kSeeds);
+}
+
+TEST(EmulatedCopies, AreWaitedFor)
+{
+    Box const box;
+    int noticed = 0;
+    for (unsigned seed = 0; seed < kSeeds; ++seed)
+    {
+        std::string const said = complaint(
+            [&] {
+                makeBarrier(1);
+                box.copy();
+            },
+            seed);
+        noticed += said.find("nobody waited for") != std::string::npos ? 1 : 0;
+    }
+    EXPECT_GT(noticed, 0);
+}
+
+TEST(EmulatedBarriers, EndPhasesByParity)
+{
+    auto const kernel = [](uint32_t parity) {
+        makeBarrier(kWarpgroupThreads);
+        arrive(kBarrier);
+        waitForPhase(kBarrier, 0);
+        waitForPhase(kBarrier, parity);
+    };
+    EXPECT_EQ(complaint([&] { kernel(0); }), "");
+    expectComplaint([&] { kernel(1); }, "threads wait for each other: 128 for a phase of a counting barrier");
+}
+
+TEST(EmulatedBarriers, AreMadePublishedAndLeftAlone)
+{
+    expectComplaint([] { arrive(kBarrier); }, "no counting barrier");
+    expectComplaint(
+        [] {
+            makeCountingBarrier(kBarrier, 1);
+            arrive(kBarrier);
+        },
+        "no counting barrier");
+    expectComplaint(
+        [] {
+            makeBarrier(1);
+            storeShared(kBarrier, 0U);
+        },
+        "a barrier at 16384");
+}
+
+TEST(NamedBarriers, LetSomeMeetAndOthersArrive)
+{
+    constexpr int kThreads = 2 * kWarpgroupThreads;
+    auto const kernel = [](int arrivals, int members) {
+        if (warpgroupOfThread() == 0)
+        {
+            for (int i = 0; i < arrivals; ++i)
+            {
+                arriveThreads(1, members);
+            }
+        }
+        else
+        {
+            synchronizeThreads(1, kThreads);
+        }
+    };
+    EXPECT_EQ(complaint([&] { kernel(1, kThreads); }, 0, kThreads), "");
+    expectComplaint([&] { kernel(0, kThreads); }, "128 for a named barrier, 128 for nothing, being done", kThreads);
+    expectComplaint([&] { kernel(2, kThreads); }, "arrive twice", kThreads);
+    expectComplaint([&] { kernel(1, kThreads + 1); }, "do not agree", kThreads);
+    expectComplaint(
+        [] {
+            if (warpgroupOfThread() == 0)
+            {
+                arriveThreads(1, kThreads);
+            }
+        },
+        "others did not come to", kThreads);
+}
+
+TEST(EmulatedMemory, IsWithinTheBlock)
+{
+    expectComplaint([] { storeShared(kSharedBytes, 0U); }, "shared memory: 4 bytes");
+    EXPECT_EQ(complaint([] { storeShared(kSharedBytes - 4, 0U); }), "");
+}
+
+} // namespace
+} // namespace attngraft

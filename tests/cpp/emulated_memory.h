@@ -1,0 +1,101 @@
+// Shared memory of an emulated block. It begins as NaN, so that reads of what nothing wrote show; it knows which of a
+// thread's writes the tensor cores and the copy engine need not see yet.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace attngraft
+{
+
+using SharedAddress = uint32_t;
+
+namespace emulation
+{
+
+constexpr SharedAddress kUnitBytes = 16; //!< what swizzles move, and copies bring
+
+//! Where a unit lies under the 128-byte swizzle: the 8 units of a row change places by the row.
+inline SharedAddress swizzled128(SharedAddress plain)
+{
+    return plain ^ (plain >> 7 & 7U) << 4;
+}
+
+class SharedMemory
+{
+public:
+    SharedMemory(size_t bytes, int threads)
+        : mBytes(bytes, 0xff)
+        , mWriters((bytes + kUnitBytes - 1) / kUnitBytes)
+        , mPublications(static_cast<size_t>(threads), 1)
+    { }
+
+    //! For a thread to read: `bytes` are a power of two and divide the address.
+    uint8_t* at(SharedAddress address, size_t bytes)
+    {
+        if (address + bytes > mBytes.size() || address % bytes != 0)
+        {
+            throw std::out_of_range("shared memory: " + std::to_string(bytes) + " bytes at " + std::to_string(address)
+                + " of " + std::to_string(mBytes.size()));
+        }
+        if (address + bytes > mReservedBegin && address < mReservedEnd)
+        {
+            throw std::logic_error("shared memory: a barrier at " + std::to_string(address) + " is read or written");
+        }
+        return mBytes.data() + address;
+    }
+
+    //! For a thread to write, which then has to publish it to the tensor cores and the copy engine.
+    uint8_t* atForWriting(SharedAddress address, size_t bytes, int thread)
+    {
+        uint8_t* const to = at(address, bytes);
+        mWriters[address / kUnitBytes] = {thread, mPublications[thread]};
+        return to;
+    }
+
+    //! A unit for the tensor cores to read or the copy engine to write.
+    uint8_t* atForEngine(SharedAddress address)
+    {
+        uint8_t* const unit = at(address, kUnitBytes);
+        Writer const& writer = mWriters[address / kUnitBytes];
+        if (writer.publication == mPublications[writer.thread])
+        {
+            throw std::logic_error("shared memory: a product or a bulk copy meets at " + std::to_string(address)
+                + " what thread " + std::to_string(writer.thread) + " wrote and did not publish");
+        }
+        return unit;
+    }
+
+    //! All that the thread wrote so far.
+    void publish(int thread)
+    {
+        ++mPublications[thread];
+    }
+
+    //! Bytes that nobody reads or writes as such from now on. Barriers lie side by side.
+    void reserve(SharedAddress address, SharedAddress bytes)
+    {
+        mReservedBegin = std::min(mReservedBegin, address);
+        mReservedEnd = std::max(mReservedEnd, address + bytes);
+    }
+
+private:
+    //! Who wrote a unit last, and the number of that thread's next publication. 0: nobody.
+    struct Writer
+    {
+        int thread{0};
+        uint32_t publication{0};
+    };
+
+    std::vector<uint8_t> mBytes;
+    std::vector<Writer> mWriters;        //!< of the units
+    std::vector<uint32_t> mPublications; //!< of the threads: the next one's number
+    SharedAddress mReservedBegin{~SharedAddress{0}};
+    SharedAddress mReservedEnd{0};
+};
+
+} // namespace emulation
+} // namespace attngraft

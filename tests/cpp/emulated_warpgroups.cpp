@@ -1,0 +1,81 @@
+// The kernels of warp groups on the emulated device. See emulated_attention.cpp.
+#define ATTNGRAFT_DEVICE_INSTRUCTIONS "emulated_device.h"
+#define ATTNGRAFT_WARPGROUP_INSTRUCTIONS "emulated_warpgroups.h"
+
+#include "attention_dispatch.h"
+#include "attention_kernels.h"
+#include "bulk_copies.h"
+#include "emulated_grid.h"
+#include "warpgroup_kernel.cuh"
+#include "warpgroup_specialised.cuh"
+
+#include <cstring>
+
+namespace attngraft
+{
+namespace
+{
+
+using emulation::BoxedTensor;
+using emulation::runGrid;
+
+void describe(
+    CUtensorMap& map, HeadTensor<void const*> const& tensor, AttentionPlan const& plan, int size, int tileKeys)
+{
+    static_assert(sizeof(BoxedTensor) <= sizeof(CUtensorMap), "what is opaque to kernels has room for it");
+    constexpr int64_t kElementBytes = 2;
+    BoxedTensor const boxed{static_cast<uint8_t const*>(tensor.data), {size, plan.keys, plan.kvHeads, plan.batch},
+        {kElementBytes, tensor.rowStride * kElementBytes, tensor.headStride * kElementBytes,
+            tensor.batchStride * kElementBytes},
+        tileKeys};
+    std::memcpy(&map, &boxed, sizeof(boxed));
+}
+
+template <typename Math>
+struct EmulatedLaunch
+{
+    template <typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
+    cudaError_t run(AttentionPlan const& plan) const
+    {
+        BulkCopies const copies = makeBulkCopies(plan, Tile::kKeys);
+        return runGrid(attentionGrid<Tile>(plan), Tile::kThreads, sharedBytes<Tile>(plan), [&] {
+            if constexpr (Tile::kTile.engine == AttentionEngine::kSpecialised)
+            {
+                specialisedAttentionKernel<Math, Tile, kMask, kCapped>(plan, copies);
+            }
+            else
+            {
+                warpgroupAttentionKernel<Math, Tile, kMask, kCapped>(plan, copies);
+            }
+        });
+    }
+};
+
+template <typename Math>
+cudaError_t emulate(AttentionPlan const& plan)
+{
+    return dispatchAttention<sizeof(typename Math::Element), true>(plan, EmulatedLaunch<Math>{});
+}
+
+} // namespace
+
+BulkCopies makeBulkCopies(AttentionPlan const& plan, int tileKeys)
+{
+    BulkCopies copies;
+    copies.isUsable = emulation::grids().device.hasBulkCopies != 0 && plan.keys > 0;
+    describe(copies.keys, plan.key, plan, plan.headSize, tileKeys);
+    describe(copies.values, plan.value, plan, plan.valueSize, tileKeys);
+    return copies;
+}
+
+cudaError_t launchWarpgroupAttentionFloat16(AttentionPlan const& plan, cudaStream_t)
+{
+    return emulate<HalfMath>(plan);
+}
+
+cudaError_t launchWarpgroupAttentionBFloat16(AttentionPlan const& plan, cudaStream_t)
+{
+    return emulate<BFloat16Math>(plan);
+}
+
+} // namespace attngraft

@@ -1,0 +1,129 @@
+// The instructions of warpgroup_instructions.cuh for the kernels' own source on the CPU, in the threads of an emulated
+// block. Bulk copies arrive at once or when somebody waits for them, products read their factors when they are
+// committed or when they are waited for, as chance has it.
+#pragma once
+
+#include "emulated_block.h"
+
+#include <type_traits>
+
+namespace attngraft
+{
+
+inline int warpgroupOfThread()
+{
+    return static_cast<int>(threadIdx.x) / emulation::kGroupThreads;
+}
+
+inline void fenceProducts()
+{
+    emulation::block().products().fence(emulation::block().lane());
+}
+
+inline void commitProducts()
+{
+    emulation::Block& block = emulation::block();
+    block.products().commit(block.lane(), block.tossCoin());
+}
+
+template <int pending>
+void waitForProducts()
+{
+    emulation::WarpProducts& products = emulation::block().products();
+    emulation::block().meet(products.due(emulation::block().lane(), pending), [&](int const* ends) {
+        products.finish(*std::min_element(ends, ends + emulation::kWarpThreads));
+        return 0;
+    });
+}
+
+//! The compiler moves nothing across what the emulation does.
+template <int columns>
+void pinRegisters(float (&)[columns][4])
+{ }
+
+template <typename Math, int width>
+struct WarpgroupProduct
+{
+    static_assert(width % 8 == 0 && width <= 256, "the instructions have no others");
+    static constexpr bool kIsHalf = std::is_same_v<Math, HalfMath>;
+
+    static void ofShared(float (&c)[width / 8][4], uint64_t left, uint64_t right, bool accumulates)
+    {
+        start({left, right, width, kIsHalf, false, accumulates}, c, nullptr);
+    }
+
+    static void ofRegisters(float (&c)[width / 8][4], uint32_t const (&left)[4], uint64_t right)
+    {
+        start({0, right, width, kIsHalf, true, true}, c, left);
+    }
+
+private:
+    static void start(emulation::Product const& product, float (&c)[width / 8][4], uint32_t const* left)
+    {
+        emulation::block().products().start(emulation::block().lane(), product, &c[0][0], left);
+    }
+};
+
+inline void makeCountingBarrier(SharedAddress barrier, int arrivals)
+{
+    emulation::block().copyEngine.makeBarrier(barrier, arrivals);
+}
+
+inline void publishCountingBarriers()
+{
+    emulation::block().copyEngine.publishBarriers();
+}
+
+inline void arriveExpecting(SharedAddress barrier, int bytes)
+{
+    emulation::block().copyEngine.barrier(barrier).arrive(bytes);
+    emulation::block().dawdle();
+}
+
+inline void arrive(SharedAddress barrier)
+{
+    emulation::block().copyEngine.barrier(barrier).arrive(0);
+    emulation::block().dawdle();
+}
+
+inline void waitForPhase(SharedAddress barrier, uint32_t parity)
+{
+    emulation::CountingBarrier const& counting = emulation::block().copyEngine.barrier(barrier);
+    emulation::block().wait("a phase of a counting barrier", [&] {
+        emulation::block().copyEngine.finish(barrier);
+        return (counting.phase & 1U) != parity;
+    });
+}
+
+//! `map`: a CUtensorMap with a BoxedTensor in it.
+inline void copyBox(SharedAddress to, void const* map, SharedAddress barrier, int column, int row, int head, int batch)
+{
+    emulation::BoxCopy copy{{}, to, barrier, {column, row, head, batch}};
+    std::memcpy(&copy.tensor, map, sizeof(copy.tensor));
+    emulation::block().copyEngine.start(copy, emulation::block().tossCoin());
+}
+
+inline void arriveThreads(int barrier, int threads)
+{
+    emulation::block().arriveAt(barrier, threads);
+}
+
+inline bool anyOfThreads(int barrier, int threads, bool condition)
+{
+    return emulation::block().meetAt(barrier, threads, condition);
+}
+
+inline void synchronizeThreads(int barrier, int threads)
+{
+    anyOfThreads(barrier, threads, false);
+}
+
+template <int>
+void releaseRegisters()
+{ }
+
+template <int>
+void acquireRegisters()
+{ }
+
+} // namespace attngraft

@@ -1,0 +1,176 @@
+"""The attention kernels of warp groups, their own source on an emulated device of compute capability 9.0, against the
+float64 oracle. tests/gpu has the same cases for the kernels themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from attention_abi import WARPGROUPS, WARPGROUPS_ALONE, Device, emulated_attention, variants, warpgroup_variants
+from attention_cases import (
+    FOR_WARPGROUPS,
+    AttentionCase,
+    assert_attention_matches,
+    mask_mixes,
+    normal_case,
+    random_attention,
+)
+
+from attngraft.contract import CausalMode, EmptyRows, FusedAttention, Role
+
+SWEEP_CASES = int(os.environ.get("ATTNGRAFT_EMULATED_SWEEP", "240"))
+SWEEP_CHUNK = 20
+WORK_LIMIT = 3_000_000
+"""Multiplications of a random case: see attention_cases.WORK_LIMIT."""
+
+DEVICES = {"bulk copies": WARPGROUPS, "own copies": WARPGROUPS_ALONE}
+TILE_HEADS = (64, 128, 256, 320)
+"""Of the tiles for warp groups: every variant serves one of them."""
+
+small_case = partial(normal_case, batch=1, heads=2, kv_heads=1, queries=70, keys=150)
+"""Rows and keys end within a tile, two query heads share their keys."""
+
+
+def every_variant(case: AttentionCase) -> Iterator[tuple[int, Device]]:
+    """Variants of warp groups for a case, with bulk copies and without."""
+    found = warpgroup_variants(case)
+    assert found
+    return ((variant, device) for variant in found for device in DEVICES.values())
+
+
+def check_every_variant(case: AttentionCase) -> None:
+    for variant, device in every_variant(case):
+        assert_attention_matches(emulated_attention(case, variant, seed=variant, device=device), case)
+
+
+def every_context(case: AttentionCase) -> list[np.ndarray]:
+    return [emulated_attention(case, variant, device=device)[0] for variant, device in every_variant(case)]
+
+
+@pytest.mark.parametrize("first", range(0, SWEEP_CASES, SWEEP_CHUNK))
+def test_random_sizes_layouts_and_masks(first: int) -> None:
+    for seed in range(first, min(first + SWEEP_CHUNK, SWEEP_CASES)):
+        case = random_attention(seed, WORK_LIMIT, FOR_WARPGROUPS)
+        rng = np.random.default_rng(seed)
+        variant = int(rng.choice(warpgroup_variants(case)))
+        device = DEVICES[str(rng.choice(list(DEVICES)))]
+        assert_attention_matches(emulated_attention(case, variant, seed, device), case)
+
+
+@pytest.mark.parametrize("size", TILE_HEADS)
+@pytest.mark.parametrize("dtype", FOR_WARPGROUPS.dtypes)
+def test_every_variant_under_every_mask(dtype: str, size: int) -> None:
+    plain = small_case(dtype, size=size)
+    for config, operands in mask_mixes(*plain.scores_shape(), size).values():
+        check_every_variant(replace(plain, config=config, operands=operands))
+
+
+def test_every_variant_is_for_some_head_and_none_for_another_device() -> None:
+    found = [variant for size in TILE_HEADS for variant in warpgroup_variants(small_case(size=size))]
+    assert len(found) == len(set(found)) == 10
+    with pytest.raises(AssertionError, match="status 1"):
+        emulated_attention(small_case(), warpgroup_variants(small_case())[0])
+
+
+def test_the_table_chooses_them_for_many_rows_and_the_others_for_few() -> None:
+    assert variants(small_case(), WARPGROUPS)[0] in warpgroup_variants(small_case())
+    assert warpgroup_variants(small_case(queries=8)) == []
+    assert_attention_matches(emulated_attention(small_case(), device=WARPGROUPS), small_case())
+
+
+@pytest.mark.parametrize(("size", "value_size"), [(40, 64), (128, 72), (64, 200), (320, 16)])
+def test_values_of_another_size(size: int, value_size: int) -> None:
+    check_every_variant(small_case(size=size, value_size=value_size))
+
+
+@pytest.mark.parametrize("keys", [1, 32, 33, 64, 127, 128, 129])
+@pytest.mark.parametrize("size", [64, 128])
+def test_keys_around_a_tile(size: int, keys: int) -> None:
+    check_every_variant(small_case(size=size, queries=65, keys=keys))
+
+
+@pytest.mark.parametrize("causal", [CausalMode.TOP_LEFT, CausalMode.BOTTOM_RIGHT])
+@pytest.mark.parametrize("size", [64, 128])
+def test_causal_rows_whose_warp_groups_end_at_different_tiles(size: int, causal: str) -> None:
+    """In the first case a warp group's last row has one key of its last tile."""
+    config = FusedAttention(scale=size**-0.5, causal=causal)
+    for queries, keys in ((200, 329), (330, 200)):
+        check_every_variant(small_case(heads=1, queries=queries, keys=keys, size=size, config=config))
+
+
+@pytest.mark.parametrize("window", [(0, 0), (70, -1), (40, 90), (-1, 5)])
+def test_windows(window: tuple[int, int]) -> None:
+    for size in (64, 128):
+        config = FusedAttention(scale=size**-0.5, window_left=window[0], window_right=window[1])
+        check_every_variant(small_case(heads=1, queries=200, keys=300, size=size, config=config))
+
+
+@pytest.mark.parametrize("empty_rows", EmptyRows.ALL)
+@pytest.mark.parametrize("size", TILE_HEADS)
+def test_sequences_without_any_key(size: int, empty_rows: str) -> None:
+    config = FusedAttention((Role.KV_LENGTHS,), size**-0.5, empty_rows=empty_rows)
+    case = small_case(batch=2, size=size, config=config, operands={Role.KV_LENGTHS: np.array([0, 70], np.int32)})
+    for variant, device in every_variant(case):
+        actual = emulated_attention(case, variant, device=device)
+        assert_attention_matches(actual, case)
+        assert (actual[1][0] == -np.inf).all()
+
+
+@pytest.mark.parametrize("empty_rows", EmptyRows.ALL)
+def test_single_rows_without_any_key(empty_rows: str) -> None:
+    """Rows of one warp group alone, whose second pass the others take part in."""
+    keep = np.ones((1, 1, 130, 150), bool)
+    keep[0, 0, [3, 129]] = False
+    for size in (64, 128):
+        config = FusedAttention((Role.KEEP,), size**-0.5, empty_rows=empty_rows)
+        check_every_variant(small_case(queries=130, size=size, config=config, operands={Role.KEEP: keep}))
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_nothing_beyond_a_length_matters(size: int) -> None:
+    operands = {Role.KV_LENGTHS: np.array([97], np.int32)}
+    case = small_case(size=size, config=FusedAttention((Role.KV_LENGTHS,), 0.125), operands=operands)
+    before = every_context(case)
+    case.k[:, :, 97:] = np.nan
+    case.v[:, :, 97:] = np.inf
+    np.testing.assert_array_equal(every_context(case), before)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_nothing_of_a_masked_key_matters(size: int) -> None:
+    keep = np.ones((1, 1, 1, 400), bool)
+    keep[..., 130:140] = keep[..., 256:384] = False  # among keys of a tile, and tiles as a whole
+    case = small_case(keys=400, size=size, config=FusedAttention((Role.KEEP,), 0.125), operands={Role.KEEP: keep})
+    before = every_context(case)
+    case.k[:, :, ~keep[0, 0, 0]] = np.inf
+    case.v[:, :, ~keep[0, 0, 0]] = np.nan
+    np.testing.assert_array_equal(every_context(case), before)
+
+
+@pytest.mark.parametrize("causal", [CausalMode.NONE, CausalMode.BOTTOM_RIGHT])
+def test_the_order_of_threads_and_who_copies_do_not_matter(causal: str) -> None:
+    for size in TILE_HEADS:
+        case = small_case(queries=130, keys=300, size=size, config=FusedAttention(scale=size**-0.5, causal=causal))
+        for variant in warpgroup_variants(case):
+            first, *others = (
+                emulated_attention(case, variant, seed, device)
+                for seed, device in ((1, WARPGROUPS), (2, WARPGROUPS), (3, WARPGROUPS_ALONE))
+            )
+            for other in others:
+                assert all(one.tobytes() == again.tobytes() for one, again in zip(first, other, strict=True))
+
+
+def test_a_bad_score_among_the_allowed_makes_its_row_nan() -> None:
+    case = small_case()
+    case.q[0, 1, 66, 3] = np.nan
+    for variant, device in every_variant(case):
+        context, _ = emulated_attention(case, variant, device=device)
+        assert np.isnan(context).any(axis=-1).sum() == np.isnan(context[0, 1, 66]).all() == 1
+
+
+def test_large_scores_do_not_overflow() -> None:
+    check_every_variant(small_case(factor=40.0))

@@ -41,26 +41,17 @@ struct AttentionBlock : BlockWork<typename Math::Element, Tile, kMask, kVectorwi
             attend();
             AttentionOutput<T, Tile, kVectorwise, typename Warp::Rows> const output{
                 plan, place, warp, firstRow, queryTile, this->unit()};
-            bool const isFirst = pass == MaskPass::kMasked;
-            if (isFirst)
+            if (plan.splits > 1)
             {
-                if (plan.splits > 1)
-                {
-                    output.storePartial();
-                    return;
-                }
-                if (plan.logSumExp != nullptr && place.firstValue == 0)
-                {
-                    output.storeLogarithms();
-                }
-                chosen = plan.emptyRows == EmptyRows::kZeros ? 0U : output.findEmptyRows();
+                output.storePartial();
+                return;
             }
-            output.storeContext(isFirst ? ~chosen : chosen);
-            if (!isFirst || !anyInBlock(chosen != 0))
+            chosen = output.store(pass, chosen);
+            if (!this->mayGoOn() || !anyInBlock(chosen != 0))
             {
                 return;
             }
-            pass = this->passOfEmptyRows();
+            this->goOn();
         }
     }
 

@@ -2,6 +2,7 @@
 // partial results of split keys and their joining.
 #pragma once
 
+#include "attention_mask.cuh"
 #include "attention_rows.cuh"
 
 namespace attngraft
@@ -20,6 +21,62 @@ struct AttentionOutput
     SharedAddress staging; //!< of the block: a row of values for each of its rows
     float unit;            //!< what the scores are multiplied with to be the contract's s_ij
 
+    //! Writes what a pass found. A masked one leaves out the rows that need another pass and returns their bits;
+    //! another one writes those of `chosen`.
+    ATTNGRAFT_DEVICE uint32_t store(MaskPass pass, uint32_t chosen) const
+    {
+        bool const isFirst = pass == MaskPass::kMasked;
+        if (isFirst)
+        {
+            if (plan.logSumExp != nullptr && place.firstValue == 0)
+            {
+                storeLogarithms();
+            }
+            chosen = plan.emptyRows == EmptyRows::kZeros ? 0U : findEmptyRows();
+        }
+        storeContext(isFirst ? ~chosen : chosen);
+        return chosen;
+    }
+
+    ATTNGRAFT_DEVICE void storePartial() const
+    {
+        int64_t const allRows = plan.batch * plan.heads * plan.queries;
+#pragma unroll
+        for (int m = 0; m < kSlices; ++m)
+        {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+            {
+                int const row = rowOf(m, half);
+                if (row >= place.rows)
+                {
+                    continue;
+                }
+                int64_t const index = place.split * allRows + place.contextRow(plan, row);
+                float* const to = plan.partial.context + index * plan.valueSize + place.firstValue;
+                int const pair = laneOfThread() % 4 * 2;
+#pragma unroll
+                for (int n = 0; n < Tile::kValue / 8; ++n)
+                {
+#pragma unroll
+                    for (int i = 0; i < 2; ++i)
+                    {
+                        if (8 * n + pair + i < place.valueSize)
+                        {
+                            to[8 * n + pair + i] = rows.context[m][n][2 * half + i];
+                        }
+                    }
+                }
+                if (pair == 0 && place.firstValue == 0)
+                {
+                    plan.partial.maximum[index] = rows.reference[m][half] * unit;
+                    plan.partial.sum[index] = rows.sum[m][half];
+                }
+            }
+        }
+    }
+
+private:
     //! Which of the warp's rows have no allowed key, a bit a row. Rows that do not exist count as having one.
     ATTNGRAFT_DEVICE uint32_t findEmptyRows() const
     {
@@ -110,45 +167,6 @@ struct AttentionOutput
         }
     }
 
-    ATTNGRAFT_DEVICE void storePartial() const
-    {
-        int64_t const allRows = plan.batch * plan.heads * plan.queries;
-#pragma unroll
-        for (int m = 0; m < kSlices; ++m)
-        {
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-            {
-                int const row = rowOf(m, half);
-                if (row >= place.rows)
-                {
-                    continue;
-                }
-                int64_t const index = place.split * allRows + place.contextRow(plan, row);
-                float* const to = plan.partial.context + index * plan.valueSize + place.firstValue;
-                int const pair = laneOfThread() % 4 * 2;
-#pragma unroll
-                for (int n = 0; n < Tile::kValue / 8; ++n)
-                {
-#pragma unroll
-                    for (int i = 0; i < 2; ++i)
-                    {
-                        if (8 * n + pair + i < place.valueSize)
-                        {
-                            to[8 * n + pair + i] = rows.context[m][n][2 * half + i];
-                        }
-                    }
-                }
-                if (pair == 0 && place.firstValue == 0)
-                {
-                    plan.partial.maximum[index] = rows.reference[m][half] * unit;
-                    plan.partial.sum[index] = rows.sum[m][half];
-                }
-            }
-        }
-    }
-
-private:
     ATTNGRAFT_DEVICE int rowOf(int m, int half) const
     {
         return firstRow + kMmaRows * m + 8 * half + laneOfThread() / 4;

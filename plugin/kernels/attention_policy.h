@@ -77,10 +77,12 @@ struct AttentionTile
     //! Of the counting barriers: one of a stage, or two of its keys and two of its values.
     constexpr int barrierBytes() const
     {
-        int const ofStage = engine == AttentionEngine::kSpecialised ? 4
-            : engine == AttentionEngine::kWarpgroups                ? 1
-                                                                    : 0;
-        return ofStage * stages * 8;
+        if (engine == AttentionEngine::kWarps)
+        {
+            return 0;
+        }
+        constexpr int kBarrierBytes = 8;
+        return stages * (engine == AttentionEngine::kSpecialised ? 4 : 1) * kBarrierBytes;
     }
 
     //! Bytes of dynamic shared memory, the bits of scanned keys apart.
@@ -265,16 +267,26 @@ constexpr int64_t kManyRows = 512;
 //! Blocks from which on a device is full enough for tiles of many rows.
 constexpr int64_t kManyBlocks = 120;
 
+//! The part of `rank` for large blocks in which one warp group loads: for long sequences that fill the device.
+constexpr int rankOfSpecialised(AttentionTile const& tile, AttentionWork const& work)
+{
+    bool const fills = work.blocksOfOneRow * (work.rows / tile.rows) >= kManyBlocks;
+    bool const isLong = fills && work.rows >= kManyRows && work.keys >= kManyKeys;
+    // Heads of 64 have a tile for causal masks and one for others.
+    bool const isForCausal = tile.keys == 128;
+    if (isLong && (tile.head != 64 || isForCausal == work.isCausal))
+    {
+        return tile.rows > 128 ? 4 : 3;
+    }
+    return tile.head > 64 && tile.rows <= 128 ? 1 : 0; // larger heads have no other kind
+}
+
 //! The part of `rank` for tiles of warp groups, 0 to 4: as measured on an H200 (results/attention-kernel.json).
 constexpr int rankOfWarpgroups(AttentionTile const& tile, AttentionWork const& work)
 {
-    bool const fills = work.blocksOfOneRow * (work.rows / tile.rows) >= kManyBlocks;
     if (tile.engine == AttentionEngine::kSpecialised)
     {
-        bool const isLong = fills && work.rows >= kManyRows && work.keys >= kManyKeys;
-        bool const isForCausal = tile.keys == 128 && tile.head == 64;
-        bool const isMatch = tile.head != 64 || isForCausal == work.isCausal;
-        return isLong && isMatch ? (tile.rows > 128 ? 4 : 3) : (tile.head > 64 && tile.rows <= 128 ? 1 : 0);
+        return rankOfSpecialised(tile, work);
     }
     bool const wantsManyKeys = work.isCausal && work.keys >= kManyKeys / 2;
     bool const wantsOverlap = work.isCausal || work.keys <= kManyKeys / 4;

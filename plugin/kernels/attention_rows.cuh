@@ -15,6 +15,11 @@ namespace attngraft
 //! then stays far below the largest half, and few tiles pay for scaling (FlashAttention-4 does the same).
 constexpr float kRescaleThreshold = 8.F;
 
+//! Powers of two from here on lie so far from 0 that a product which is rounded on its own and one which is rounded
+//! with a sum differ by what 16 bits show. Then all are rounded alike, so that the largest weight of a row is
+//! exactly 1.
+constexpr float kFarOffset = 256.F;
+
 //! exp(x) = exp2(x * log2(e)).
 constexpr float kPowersPerExp = 1.4426950408889634F;
 
@@ -27,6 +32,7 @@ struct AttentionRows
     float context[slices][values / 8][4];
     float sum[slices][2];       //!< of this thread's columns only, until finishSums
     float reference[slices][2]; //!< in units of the scores; -inf before any key is allowed
+    bool isFar;                 //!< whether a reference of the warp is beyond kFarOffset
 
     //! What to multiply sums and context with once a reference has risen.
     using Shrink = float[slices][2];
@@ -48,6 +54,7 @@ struct AttentionRows
             sum[m][0] = sum[m][1] = 0.F;
             reference[m][0] = reference[m][1] = -INFINITY;
         }
+        isFar = false;
     }
 
     //! Brings the rows' references up to the tile's maxima where these exceed them by too much, and scales the sums.
@@ -83,6 +90,7 @@ struct AttentionRows
         {
             return false;
         }
+        bool isBeyond = false;
 #pragma unroll
         for (int m = 0; m < slices; ++m)
         {
@@ -96,8 +104,10 @@ struct AttentionRows
                 shrink[m][half] = exp2Fast((reference[m][half] - finite(best)) * factor);
                 reference[m][half] = best;
                 sum[m][half] *= shrink[m][half];
+                isBeyond = isBeyond || fabsf(finite(best) * factor) > kFarOffset;
             }
         }
+        isFar = anyInWarp(isBeyond);
         return true;
     }
 
@@ -118,13 +128,26 @@ struct AttentionRows
         }
     }
 
-    //! What weightOf subtracts. What is a large number in the scores' units would overflow as a power of two where a
-    //! bias may be as large: then it is subtracted first.
+    //! Finds what weightOf is to be given with the scores. What is a large number in the scores' units would overflow
+    //! as a power of two where a bias may be as large: then it is subtracted first.
     template <bool subtractFirst>
-    ATTNGRAFT_DEVICE float offsetOf(int m, int half, float factor) const
+    ATTNGRAFT_DEVICE void prepareWeights(float& factor, float (&offset)[slices][2])
     {
-        float const from = finite(reference[m][half]);
-        return subtractFirst ? from : from * factor;
+#pragma unroll
+        for (int m = 0; m < slices; ++m)
+        {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+            {
+                float const from = finite(reference[m][half]);
+                offset[m][half] = subtractFirst ? from : multiplyAlone(from, factor);
+            }
+        }
+        if (!subtractFirst && isFar)
+        {
+            subtractOffsets(factor, offset);
+            factor = 1.F;
+        }
     }
 
     //! exp(score - reference).
@@ -150,6 +173,25 @@ struct AttentionRows
     }
 
 private:
+    //! Scores become powers of two, each product rounded as that of the reference was.
+    ATTNGRAFT_DEVICE void subtractOffsets(float factor, float (&offset)[slices][2])
+    {
+#pragma unroll
+        for (int m = 0; m < slices; ++m)
+        {
+#pragma unroll
+            for (int n = 0; n < keys / 8; ++n)
+            {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                {
+                    scores[m][n][i] = multiplyAlone(scores[m][n][i], factor) - offset[m][i / 2];
+                }
+            }
+            offset[m][0] = offset[m][1] = 0.F;
+        }
+    }
+
     //! A reference that is subtracted from -inf must not be -inf itself.
     static ATTNGRAFT_DEVICE float finite(float reference)
     {

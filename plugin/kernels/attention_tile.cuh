@@ -98,12 +98,7 @@ struct AttentionWarp : AttentionRows<Tile::kSlices, Tile::kKeys, Tile::kValue>
     ATTNGRAFT_DEVICE void multiplyValues(SharedAddress valueTile, float factor)
     {
         float offset[kSlices][2];
-#pragma unroll
-        for (int m = 0; m < kSlices; ++m)
-        {
-            offset[m][0] = this->template offsetOf<subtractFirst>(m, 0, factor);
-            offset[m][1] = this->template offsetOf<subtractFirst>(m, 1, factor);
-        }
+        this->template prepareWeights<subtractFirst>(factor, offset);
         auto const weigh = [&](int m, int n, int half, float (&weight)[2]) {
 #pragma unroll
             for (int i = 0; i < 2; ++i)

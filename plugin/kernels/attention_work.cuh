@@ -84,10 +84,16 @@ struct BlockWork
         }
     }
 
-    //! What follows on a masked pass for rows without any key.
-    ATTNGRAFT_DEVICE MaskPass passOfEmptyRows() const
+    //! Whether rows without any key may need a pass after this one.
+    ATTNGRAFT_DEVICE bool mayGoOn() const
     {
-        return plan.emptyRows == EmptyRows::kUniform ? MaskPass::kUniform : MaskPass::kUnmasked;
+        return plan.emptyRows != EmptyRows::kZeros && pass == MaskPass::kMasked;
+    }
+
+    //! On to the pass for rows without any key.
+    ATTNGRAFT_DEVICE void goOn()
+    {
+        pass = plan.emptyRows == EmptyRows::kUniform ? MaskPass::kUniform : MaskPass::kUnmasked;
     }
 
     //! Starts the copy of the queries of `rows` rows from `firstRow` on, a multiple of 8.

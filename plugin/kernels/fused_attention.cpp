@@ -30,11 +30,6 @@ constexpr int64_t kMaxGridY = 65535;
 constexpr int64_t kMaxGroups = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max() / 2;
 
-bool isAligned(void const* pointer, size_t bytes)
-{
-    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
-}
-
 template <typename Pointer>
 bool hasVectorStrides(HeadTensor<Pointer> const& tensor, int64_t vectorElements)
 {
@@ -59,12 +54,6 @@ bool isVectorwise(FusedAttentionParams const& params)
         && isAligned(params.context.data, kVectorBytes);
 }
 
-//! Neighbouring keys are neighbours in memory, or one value serves all of them.
-bool hasKeysTogether(BroadcastTensor const& tensor)
-{
-    return tensor.data == nullptr || tensor.strides[kScoreDims - 1] == 0 || tensor.strides[kScoreDims - 1] == 1;
-}
-
 bool isInContract(FusedAttentionParams const& params)
 {
     bool const hasSizes = params.batch >= 0 && params.heads >= 0 && params.kvHeads >= 0 && params.queries >= 0
@@ -73,7 +62,7 @@ bool isInContract(FusedAttentionParams const& params)
     bool const hasGroups = params.heads == 0 || (params.kvHeads > 0 && params.heads % params.kvHeads == 0);
     return hasSizes && hasGroups && isSupported(params.type) && std::isfinite(params.scale)
         && std::isfinite(params.softcap) && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1
-        && hasKeysTogether(params.bias) && hasKeysTogether(params.keep);
+        && hasKeysTogether(params.bias, kScoreDims - 1) && hasKeysTogether(params.keep, kScoreDims - 1);
 }
 
 bool isEmpty(FusedAttentionParams const& params)

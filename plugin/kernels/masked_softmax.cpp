@@ -15,11 +15,6 @@ namespace
 constexpr int kQueryDim = kMaxRank - 2;
 constexpr int kKeyDim = kMaxRank - 1;
 
-bool isAligned(void const* pointer, size_t bytes)
-{
-    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
-}
-
 //! Number of elements, or -1 when a dimension is negative or the product does not fit.
 int64_t countElements(int64_t const (&dims)[kMaxRank])
 {
@@ -48,17 +43,11 @@ int64_t countElements(int64_t const (&dims)[kMaxRank])
     return count;
 }
 
-//! Neighbouring keys are neighbours in memory, or one value serves all of them.
-bool hasKeysTogether(BroadcastTensor const& tensor)
-{
-    return tensor.data == nullptr || tensor.strides[kKeyDim] == 0 || tensor.strides[kKeyDim] == 1;
-}
-
 bool isInContract(MaskedSoftmaxParams const& params)
 {
     return isSupported(params.type) && std::isfinite(params.scale) && std::isfinite(params.softcap)
-        && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1 && hasKeysTogether(params.bias)
-        && hasKeysTogether(params.keep);
+        && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1
+        && hasKeysTogether(params.bias, kKeyDim) && hasKeysTogether(params.keep, kKeyDim);
 }
 
 RowOffsets mergeDimensions(MaskedSoftmaxParams const& params)

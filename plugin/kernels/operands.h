@@ -58,4 +58,15 @@ struct BroadcastTensor
     int64_t strides[kMaxRank]{};
 };
 
+//! Neighbouring keys are neighbours in memory, or one value serves all of them. `keyDim` is the last dimension's index.
+inline bool hasKeysTogether(BroadcastTensor const& tensor, int keyDim)
+{
+    return tensor.data == nullptr || tensor.strides[keyDim] == 0 || tensor.strides[keyDim] == 1;
+}
+
+inline bool isAligned(void const* pointer, size_t bytes)
+{
+    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
 } // namespace attngraft

@@ -225,6 +225,12 @@ ATTNGRAFT_DEVICE void synchronizeWarp()
     __syncwarp();
 }
 
+//! A product that is rounded by itself, not together with a sum that takes it up.
+ATTNGRAFT_DEVICE float multiplyAlone(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+
 //! 2^x within 2 units in the last place; results below 2^-126 are 0.
 ATTNGRAFT_DEVICE float exp2Fast(float x)
 {

@@ -55,21 +55,12 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
             attend();
             AttentionOutput<T, Tile, true, typename Rows::Rows> const output{
                 plan, place, rows, firstRow(), queryTile, this->unit()};
-            bool const isFirst = pass == MaskPass::kMasked;
-            if (isFirst)
-            {
-                if (plan.logSumExp != nullptr && place.firstValue == 0)
-                {
-                    output.storeLogarithms();
-                }
-                chosen = plan.emptyRows == EmptyRows::kZeros ? 0U : output.findEmptyRows();
-            }
-            output.storeContext(isFirst ? ~chosen : chosen);
-            if (!isFirst || plan.emptyRows == EmptyRows::kZeros || !anyInBlock(chosen != 0))
+            chosen = output.store(pass, chosen);
+            if (!this->mayGoOn() || !anyInBlock(chosen != 0))
             {
                 return;
             }
-            pass = this->passOfEmptyRows();
+            this->goOn();
         }
     }
 

@@ -92,12 +92,11 @@ private:
     //! Whether another pass follows, for rows without any key. All threads ask.
     ATTNGRAFT_DEVICE bool goesOn(bool hasEmptyRow)
     {
-        if (plan.emptyRows == EmptyRows::kZeros || pass != MaskPass::kMasked
-            || !anyOfThreads(0, Tile::kThreads, hasEmptyRow))
+        if (!this->mayGoOn() || !anyOfThreads(0, Tile::kThreads, hasEmptyRow))
         {
             return false;
         }
-        pass = this->passOfEmptyRows();
+        this->goOn();
         this->beginPass(); // scans nothing: only a masked pass does
         return true;
     }
@@ -182,16 +181,7 @@ private:
             }
             AttentionOutput<T, Tile, true, typename Rows::Rows> const output{
                 plan, place, rows, firstRow, queryTile, this->unit()};
-            bool const isFirst = pass == MaskPass::kMasked;
-            if (isFirst)
-            {
-                if (plan.logSumExp != nullptr && place.firstValue == 0)
-                {
-                    output.storeLogarithms();
-                }
-                chosen = plan.emptyRows == EmptyRows::kZeros ? 0U : output.findEmptyRows();
-            }
-            output.storeContext(isFirst ? ~chosen : chosen);
+            chosen = output.store(pass, chosen);
             isLast = !goesOn(chosen != 0);
         }
     }

@@ -61,8 +61,8 @@ struct WarpgroupRows : AttentionRows<1, Tile::kKeys, Tile::kValue>
     template <bool subtractFirst>
     ATTNGRAFT_DEVICE void exponentiate(float factor)
     {
-        float const offset[2] = {
-            this->template offsetOf<subtractFirst>(0, 0, factor), this->template offsetOf<subtractFirst>(0, 1, factor)};
+        float offset[1][2];
+        this->template prepareWeights<subtractFirst>(factor, offset);
 #pragma unroll
         for (int n = 0; n < Tile::kKeys / 8; ++n)
         {
@@ -71,8 +71,8 @@ struct WarpgroupRows : AttentionRows<1, Tile::kKeys, Tile::kValue>
             {
                 float& low = scores[0][n][2 * half];
                 float& high = scores[0][n][2 * half + 1];
-                low = Rows::template weightOf<subtractFirst>(low, offset[half], factor);
-                high = Rows::template weightOf<subtractFirst>(high, offset[half], factor);
+                low = Rows::template weightOf<subtractFirst>(low, offset[0][half], factor);
+                high = Rows::template weightOf<subtractFirst>(high, offset[0][half], factor);
                 sum[0][half] += low + high;
             }
         }

@@ -223,6 +223,12 @@ inline void synchronizeWarp()
     ballot(false);
 }
 
+inline float multiplyAlone(float a, float b)
+{
+    float const volatile product = a * b;
+    return product;
+}
+
 inline float exp2Fast(float x)
 {
     return std::exp2(x);

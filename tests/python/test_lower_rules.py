@@ -52,6 +52,17 @@ def test_the_rule_that_decides(name: str) -> None:
     assert (judge(site, OLD).rule.name, judge(site, RTX).rule.name) == DECISIONS[name]
 
 
+@pytest.mark.parametrize("name", ["softcap", "Attention, softcap"])
+def test_a_softcap_goes_into_the_attention_plugin_where_that_was_measured(name: str) -> None:
+    sites = match_model(BLOCKS[name].model())
+    (site,) = sites.sites
+    choices, reasons = choose_lowerings(sites, "auto", OLD)
+    assert choices == {site.name: "attention"}
+    assert "softcap" in reasons[site.name] and "H200" in reasons[site.name]
+    for target in (RTX, None):  # nothing was measured there
+        assert "attention" not in choose_lowerings(sites, "auto", target)[0].values()
+
+
 def test_every_rule_states_its_evidence_and_decides_somewhere() -> None:
     names = [rule.name for rule in RULES]
     assert len(set(names)) == len(names)

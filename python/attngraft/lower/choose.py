@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attngraft.errors import RewriteError
 from attngraft.lower.native import native_obstacle
-from attngraft.lower.rules import FUSED, NATIVE, judge
+from attngraft.lower.rules import FUSED, NATIVE, judge, plugin_gain
 from attngraft.lower.target import Target
 from attngraft.match.records import LOWERINGS, AttentionForm, ModelSites, Site
 from attngraft.onnx_graph import HALF_NAMES
@@ -79,8 +79,12 @@ def _obstacle(site: Site, lower: str) -> str | None:
 
 
 def _by_rules(site: Site, target: Target | None, leak: str | None) -> Choice:
-    """Kept where TensorRT fuses it as it is; native where that fuses or builds it; softmax where the probabilities
-    are an output of the model, which no fusion can give. `leak`: the site that makes others fp32 by accident."""
+    """Attention where the plugin is known to be faster; kept where TensorRT fuses it as it is; native where that fuses
+    or builds it; softmax where the probabilities are an output of the model, which no fusion can give. `leak`: the site
+    that makes others fp32 by accident."""
+    gain = plugin_gain(site, target)
+    if gain is not None and site.lowerings["attention"] is None:
+        return "attention", f"{gain}; {_form_text(site.attention)}"
     verdict = judge(site, target)
     if verdict.kind == FUSED:
         return "keep", f"kept: {verdict.reason}"

@@ -1,8 +1,8 @@
 """The contract's masks for torch's scaled_dot_product_attention, which chooses among PyTorch's own kernels.
 
-In: arguments of the contract that it can express. Out: the context, of q's type. Rows without any allowed key take part
-as if all were allowed and are replaced afterwards, since backends differ in what they give for them. On CUDA it is asked
-without masks only: of 40 random cases with masks 3 gave zeros or NaN for rows with allowed keys (PyTorch 2.11, H200).
+In: arguments of the contract that it can express. Out: the context, of q's type. Rows without any allowed key take
+part as if all were allowed and are replaced afterwards, since backends differ in what they give for them. On CUDA it is
+asked without masks only: of 40 random cases with masks 3 gave zeros or NaN in rows with allowed keys (2.11, H200).
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ private:
 
     ATTNGRAFT_DEVICE void attendTile(int firstKey, int stage)
     {
-        float const factor = this->unit() * kPowersPerExp;
+        float const factor = this->factor();
         warp.multiplyKeys(queryTile, firstRow, keyTiles + stage * Work::kKeyStageBytes);
         mask.apply(plan, place, bits, firstRow, firstKey, pass, warp.scores);
         typename Warp::Rows::Shrink shrink;

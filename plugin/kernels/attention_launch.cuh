@@ -2,9 +2,9 @@
 // arguments.
 #pragma once
 
-#include "attention_dispatch.h"
 #include "attention_kernel.cuh"
 #include "attention_splits.cuh"
+#include "attention_start.cuh"
 
 namespace attngraft
 {
@@ -18,17 +18,7 @@ struct AttentionLaunch
     template <typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
     cudaError_t run(AttentionPlan const& plan) const
     {
-        auto const kernel = attentionKernel<Math, Tile, kMask, kCapped, kVectorwise>;
-        int const bytes = sharedBytes<Tile>(plan);
-        // For each device and each launch: the attribute belongs to the device's copy of the kernel, and setting it
-        // costs less than remembering on which devices it was set.
-        cudaError_t const status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        if (status != cudaSuccess)
-        {
-            return status;
-        }
-        kernel<<<attentionGrid<Tile>(plan), Tile::kThreads, bytes, stream>>>(plan);
-        return cudaGetLastError();
+        return startKernel<Tile>(attentionKernel<Math, Tile, kMask, kCapped, kVectorwise>, plan, stream);
     }
 };
 

@@ -1,5 +1,5 @@
-// What leaves an attention kernel: contexts through shared memory so that whole vectors are written, log-sum-exps,
-// partial results of split keys and their joining.
+// What leaves an attention kernel: contexts through shared memory so that whole vectors are written, log-sum-exps, and
+// partial results of split keys.
 #pragma once
 
 #include "attention_mask.cuh"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention_mask.cuh"
+#include "attention_rows.cuh"
 
 namespace attngraft
 {
@@ -47,6 +48,12 @@ struct BlockWork
     {
         bool const isScaled = kMask == AttentionMask::kAny || pass == MaskPass::kUniform;
         return isScaled ? 1.F : plan.scoreMap.slope();
+    }
+
+    //! What turns scores, as they are after the mask, into powers of two.
+    ATTNGRAFT_DEVICE float factor() const
+    {
+        return unit() * kPowersPerExp;
     }
 
     ATTNGRAFT_DEVICE bool scansKeys() const

@@ -79,9 +79,7 @@ ATTNGRAFT_DEVICE void pinRegisters(float (&c)[columns][4])
 #define ATTNGRAFT_C1(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define ATTNGRAFT_C4(n) ATTNGRAFT_C1(n), ATTNGRAFT_C1(n + 1), ATTNGRAFT_C1(n + 2), ATTNGRAFT_C1(n + 3)
 #define ATTNGRAFT_C8(n) ATTNGRAFT_C4(n), ATTNGRAFT_C4(n + 4)
-#define ATTNGRAFT_C12(n) ATTNGRAFT_C8(n), ATTNGRAFT_C4(n + 8)
 #define ATTNGRAFT_C16(n) ATTNGRAFT_C8(n), ATTNGRAFT_C8(n + 8)
-#define ATTNGRAFT_C24(n) ATTNGRAFT_C16(n), ATTNGRAFT_C8(n + 16)
 #define ATTNGRAFT_C32(n) ATTNGRAFT_C16(n), ATTNGRAFT_C16(n + 16)
 #define ATTNGRAFT_R16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define ATTNGRAFT_R32 ATTNGRAFT_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -113,175 +111,41 @@ ATTNGRAFT_DEVICE void pinRegisters(float (&c)[columns][4])
 template <typename Math, int width>
 struct WarpgroupProduct;
 
-template <typename Math>
-struct WarpgroupProduct<Math, 32>
-{
-    static ATTNGRAFT_DEVICE void ofShared(float (&c)[4][4], uint64_t left, uint64_t right, bool accumulates)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_SHARED_PRODUCT("32", "f16", ATTNGRAFT_R16, "16", "17", "18", ATTNGRAFT_C4(0));
-        }
-        else
-        {
-            ATTNGRAFT_SHARED_PRODUCT("32", "bf16", ATTNGRAFT_R16, "16", "17", "18", ATTNGRAFT_C4(0));
-        }
+// The products of one width. `operands` are the accumulator's; those that follow are numbered from n0 on.
+#define ATTNGRAFT_PRODUCT(width, registers, operands, n0, n1, n2, n3, n4)                                              \
+    template <typename Math>                                                                                           \
+    struct WarpgroupProduct<Math, width>                                                                               \
+    {                                                                                                                  \
+        static ATTNGRAFT_DEVICE void ofShared(                                                                         \
+            float (&c)[width / 8][4], uint64_t left, uint64_t right, bool accumulates)                                 \
+        {                                                                                                              \
+            if constexpr (std::is_same_v<Math, HalfMath>)                                                              \
+            {                                                                                                          \
+                ATTNGRAFT_SHARED_PRODUCT(#width, "f16", registers, n0, n1, n2, operands);                              \
+            }                                                                                                          \
+            else                                                                                                       \
+            {                                                                                                          \
+                ATTNGRAFT_SHARED_PRODUCT(#width, "bf16", registers, n0, n1, n2, operands);                             \
+            }                                                                                                          \
+        }                                                                                                              \
+                                                                                                                       \
+        static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[width / 8][4], uint32_t const (&left)[4], uint64_t right)  \
+        {                                                                                                              \
+            if constexpr (std::is_same_v<Math, HalfMath>)                                                              \
+            {                                                                                                          \
+                ATTNGRAFT_REGISTER_PRODUCT(#width, "f16", registers, n0, n1, n2, n3, n4, operands);                    \
+            }                                                                                                          \
+            else                                                                                                       \
+            {                                                                                                          \
+                ATTNGRAFT_REGISTER_PRODUCT(#width, "bf16", registers, n0, n1, n2, n3, n4, operands);                   \
+            }                                                                                                          \
+        }                                                                                                              \
     }
 
-    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[4][4], uint32_t const (&left)[4], uint64_t right)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("32", "f16", ATTNGRAFT_R16, "16", "17", "18", "19", "20", ATTNGRAFT_C4(0));
-        }
-        else
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("32", "bf16", ATTNGRAFT_R16, "16", "17", "18", "19", "20", ATTNGRAFT_C4(0));
-        }
-    }
-};
-
-template <typename Math>
-struct WarpgroupProduct<Math, 64>
-{
-    static ATTNGRAFT_DEVICE void ofShared(float (&c)[8][4], uint64_t left, uint64_t right, bool accumulates)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_SHARED_PRODUCT("64", "f16", ATTNGRAFT_R32, "32", "33", "34", ATTNGRAFT_C8(0));
-        }
-        else
-        {
-            ATTNGRAFT_SHARED_PRODUCT("64", "bf16", ATTNGRAFT_R32, "32", "33", "34", ATTNGRAFT_C8(0));
-        }
-    }
-
-    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[8][4], uint32_t const (&left)[4], uint64_t right)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("64", "f16", ATTNGRAFT_R32, "32", "33", "34", "35", "36", ATTNGRAFT_C8(0));
-        }
-        else
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("64", "bf16", ATTNGRAFT_R32, "32", "33", "34", "35", "36", ATTNGRAFT_C8(0));
-        }
-    }
-};
-
-template <typename Math>
-struct WarpgroupProduct<Math, 96>
-{
-    static ATTNGRAFT_DEVICE void ofShared(float (&c)[12][4], uint64_t left, uint64_t right, bool accumulates)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_SHARED_PRODUCT("96", "f16", ATTNGRAFT_R48, "48", "49", "50", ATTNGRAFT_C12(0));
-        }
-        else
-        {
-            ATTNGRAFT_SHARED_PRODUCT("96", "bf16", ATTNGRAFT_R48, "48", "49", "50", ATTNGRAFT_C12(0));
-        }
-    }
-
-    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[12][4], uint32_t const (&left)[4], uint64_t right)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("96", "f16", ATTNGRAFT_R48, "48", "49", "50", "51", "52", ATTNGRAFT_C12(0));
-        }
-        else
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("96", "bf16", ATTNGRAFT_R48, "48", "49", "50", "51", "52", ATTNGRAFT_C12(0));
-        }
-    }
-};
-
-template <typename Math>
-struct WarpgroupProduct<Math, 128>
-{
-    static ATTNGRAFT_DEVICE void ofShared(float (&c)[16][4], uint64_t left, uint64_t right, bool accumulates)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_SHARED_PRODUCT("128", "f16", ATTNGRAFT_R64, "64", "65", "66", ATTNGRAFT_C16(0));
-        }
-        else
-        {
-            ATTNGRAFT_SHARED_PRODUCT("128", "bf16", ATTNGRAFT_R64, "64", "65", "66", ATTNGRAFT_C16(0));
-        }
-    }
-
-    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[16][4], uint32_t const (&left)[4], uint64_t right)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("128", "f16", ATTNGRAFT_R64, "64", "65", "66", "67", "68", ATTNGRAFT_C16(0));
-        }
-        else
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("128", "bf16", ATTNGRAFT_R64, "64", "65", "66", "67", "68", ATTNGRAFT_C16(0));
-        }
-    }
-};
-
-template <typename Math>
-struct WarpgroupProduct<Math, 192>
-{
-    static ATTNGRAFT_DEVICE void ofShared(float (&c)[24][4], uint64_t left, uint64_t right, bool accumulates)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_SHARED_PRODUCT("192", "f16", ATTNGRAFT_R96, "96", "97", "98", ATTNGRAFT_C24(0));
-        }
-        else
-        {
-            ATTNGRAFT_SHARED_PRODUCT("192", "bf16", ATTNGRAFT_R96, "96", "97", "98", ATTNGRAFT_C24(0));
-        }
-    }
-
-    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[24][4], uint32_t const (&left)[4], uint64_t right)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("192", "f16", ATTNGRAFT_R96, "96", "97", "98", "99", "100", ATTNGRAFT_C24(0));
-        }
-        else
-        {
-            ATTNGRAFT_REGISTER_PRODUCT("192", "bf16", ATTNGRAFT_R96, "96", "97", "98", "99", "100", ATTNGRAFT_C24(0));
-        }
-    }
-};
-
-template <typename Math>
-struct WarpgroupProduct<Math, 256>
-{
-    static ATTNGRAFT_DEVICE void ofShared(float (&c)[32][4], uint64_t left, uint64_t right, bool accumulates)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_SHARED_PRODUCT("256", "f16", ATTNGRAFT_R128, "128", "129", "130", ATTNGRAFT_C32(0));
-        }
-        else
-        {
-            ATTNGRAFT_SHARED_PRODUCT("256", "bf16", ATTNGRAFT_R128, "128", "129", "130", ATTNGRAFT_C32(0));
-        }
-    }
-
-    static ATTNGRAFT_DEVICE void ofRegisters(float (&c)[32][4], uint32_t const (&left)[4], uint64_t right)
-    {
-        if constexpr (std::is_same_v<Math, HalfMath>)
-        {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "256", "f16", ATTNGRAFT_R128, "128", "129", "130", "131", "132", ATTNGRAFT_C32(0));
-        }
-        else
-        {
-            ATTNGRAFT_REGISTER_PRODUCT(
-                "256", "bf16", ATTNGRAFT_R128, "128", "129", "130", "131", "132", ATTNGRAFT_C32(0));
-        }
-    }
-};
+ATTNGRAFT_PRODUCT(32, ATTNGRAFT_R16, ATTNGRAFT_C4(0), "16", "17", "18", "19", "20");
+ATTNGRAFT_PRODUCT(64, ATTNGRAFT_R32, ATTNGRAFT_C8(0), "32", "33", "34", "35", "36");
+ATTNGRAFT_PRODUCT(128, ATTNGRAFT_R64, ATTNGRAFT_C16(0), "64", "65", "66", "67", "68");
+ATTNGRAFT_PRODUCT(256, ATTNGRAFT_R128, ATTNGRAFT_C32(0), "128", "129", "130", "131", "132");
 
 //! A barrier in shared memory whose phase ends when as many threads as it was made for have arrived.
 ATTNGRAFT_DEVICE void makeCountingBarrier(SharedAddress barrier, int arrivals)

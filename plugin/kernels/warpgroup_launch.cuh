@@ -1,7 +1,7 @@
 // From a plan to a launch of a kernel of warp groups. For files compiled for sm_90a.
 #pragma once
 
-#include "attention_dispatch.h"
+#include "attention_start.cuh"
 #include "bulk_copies.h"
 #include "warpgroup_kernel.cuh"
 #include "warpgroup_specialised.cuh"
@@ -27,14 +27,7 @@ struct WarpgroupLaunch
                 return warpgroupAttentionKernel<Math, Tile, kMask, kCapped>;
             }
         }();
-        int const bytes = sharedBytes<Tile>(plan);
-        cudaError_t const status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        if (status != cudaSuccess)
-        {
-            return status;
-        }
-        kernel<<<attentionGrid<Tile>(plan), Tile::kThreads, bytes, stream>>>(plan, makeBulkCopies(plan, Tile::kKeys));
-        return cudaGetLastError();
+        return startKernel<Tile>(kernel, plan, stream, makeBulkCopies(plan, Tile::kKeys));
     }
 };
 

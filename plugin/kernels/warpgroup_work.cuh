@@ -65,12 +65,6 @@ struct WarpgroupWork : BlockWork<typename Math::Element, Tile, kMask, true>
             tile, full, copies.values, place.firstValue, key);
     }
 
-    //! What turns scores, as they are after the mask, into powers of two.
-    ATTNGRAFT_DEVICE float factor() const
-    {
-        return this->unit() * kPowersPerExp;
-    }
-
     //! Scores to exponentials. Returns whether the context is to be scaled, by `shrink`.
     ATTNGRAFT_DEVICE bool weigh(
         int key, int firstRow, float factor, Rows& rows, Mask const& mask, typename Rows::Rows::Shrink& shrink) const

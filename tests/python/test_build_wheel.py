@@ -17,15 +17,16 @@ from attngraft.contract import CONTRACT_VERSION
 # All tests of this file share one build, also when the tests are spread over processes.
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(1800)]
 
-ARCHITECTURE = "90"  # one is enough here, and keeps the build short
+# One architecture, and kernels that nobody runs here: minutes less.
+DEFINITIONS = {"ATTNGRAFT_CUDA_ARCHITECTURES": "90", "ATTNGRAFT_FAST_COMPILE": "ON"}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel out of pip's build isolation: CUDA from pip unless one is installed, the headers' wheel."""
     folder = tmp_path_factory.mktemp("wheel")
-    define = f"cmake.define.ATTNGRAFT_CUDA_ARCHITECTURES={ARCHITECTURE}"
-    done = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, REPOSITORY, "-C", define, cwd=folder)
+    options = [part for name, value in DEFINITIONS.items() for part in ("-C", f"cmake.define.{name}={value}")]
+    done = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, REPOSITORY, *options, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = folder.glob("attngraft-*.whl")
     return built

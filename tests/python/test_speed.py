@@ -1,15 +1,16 @@
 """Rewriting grows with the number of nodes, not with its square, and holds no weight more often than it must.
 
-Ratios and peaks are tested, not seconds, which depend on the machine.
+Calls of functions and peaks are counted, not seconds, which depend on the machine; those are in
+benchmarks/rewriter_speed.py.
 """
 
 from __future__ import annotations
 
-import gc
+import cProfile
+import pstats
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,10 @@ from attngraft.match import match_model
 from attngraft.onnx_graph import load_model, save_model
 
 FEW, MANY = 3_000, 12_000
-"""Nodes of the two models that are timed."""
+"""Nodes of the two models whose calls are counted."""
 
-MAX_GROWTH = 6.0
-"""What four times the nodes may cost. Linear is 4, quadratic 16; the rest is for caches and other processes."""
-
-TURNS = 5
-"""How often each model is timed, in turn with the other: two were not enough beside a busy process."""
+MAX_GROWTH = 4.4
+"""What four times the nodes may cost. Linear is 4, quadratic 16; the rest is for logarithms."""
 
 WEIGHT_BYTES = 2**28
 """Weights inside the model file whose copies are counted."""
@@ -115,33 +113,22 @@ def rewrite_file(path: Path) -> int:
     return len(sites.sites)
 
 
-def seconds(paths: Sequence[Path]) -> list[float]:
-    """Of this process for each file, the best of several turns: other processes cost caches and clock for a while, and
-    a collection of garbage counts once, without what other tests have left in memory (PyTorch's modules are a million
-    objects)."""
-    found: list[list[float]] = [[] for _ in paths]
-    gc.collect()
-    gc.freeze()
-    try:
-        for _ in range(TURNS):
-            for path, times in zip(paths, found, strict=True):
-                start = time.process_time()
-                rewrite_file(path)
-                times.append(time.process_time() - start)
-    finally:
-        gc.unfreeze()
-    return [min(times) for times in found]
+def calls(path: Path) -> int:
+    """Calls of functions, Python's and C's, that rewriting a file takes."""
+    profile = cProfile.Profile()
+    profile.runcall(rewrite_file, path)
+    return pstats.Stats(profile).total_calls
 
 
 @pytest.mark.parametrize("arrange", [transformer, lambda nodes: in_branches(transformer(nodes))], ids=["main", "if"])
-def test_time_grows_with_the_nodes(tmp_path: Path, arrange: Callable[[int], ModelProto]) -> None:
+def test_work_grows_with_the_nodes(tmp_path: Path, arrange: Callable[[int], ModelProto]) -> None:
     paths = []
     for nodes in (FEW, MANY):
         paths.append(tmp_path / f"{nodes}.onnx")
         onnx.save(arrange(nodes), paths[-1])
-    assert rewrite_file(paths[0]) > FEW // 40
-    few, many = seconds(paths)
-    assert many < MAX_GROWTH * few, f"{FEW} nodes {few:.2f} s, {MANY} nodes {many:.2f} s"
+    assert rewrite_file(paths[0]) > FEW // 40  # and caches are filled
+    few, many = map(calls, paths)
+    assert many < MAX_GROWTH * few, f"{FEW} nodes {few} calls, {MANY} nodes {many} calls"
 
 
 REWRITE_AND_TELL_PEAKS = """

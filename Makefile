@@ -37,9 +37,11 @@ endef
 ifdef GPU_PYTHON
 GPU_RUN := $(GPU_PYTHON)
 GPU_READY :=
+BENCH_READY :=
 else
 GPU_RUN := $(VENV)/bin/python
 GPU_READY := $(STAMPS)/test $(STAMPS)/tensorrt
+BENCH_READY := $(GPU_READY) $(STAMPS)/benchmarks
 export ATTNGRAFT_TEST_ABI ?= $(abspath $(BUILD))/lib/libattngraft_test_abi.so
 endif
 
@@ -75,7 +77,7 @@ sanitize: $(GPU_READY)  ## The kernel tests under compute-sanitizer: memcheck, r
 	    tests/gpu/test_kernel_attention_gpu.py $(PYTEST_OPTIONS); \
 	done
 
-bench: $(GPU_READY)  ## The measurements on a GPU: benchmarks/results/*.json and docs/measurements.md
+bench: $(BENCH_READY)  ## The measurements on a GPU: benchmarks/results/*.json and docs/measurements.md
 	@$(GPU_RUN) -m benchmarks.softmax_kernel
 	@$(GPU_RUN) -m benchmarks.attention_kernel
 	@$(GPU_RUN) -m benchmarks.models_in_tensorrt
@@ -83,6 +85,7 @@ bench: $(GPU_READY)  ## The measurements on a GPU: benchmarks/results/*.json and
 	@$(GPU_RUN) -m benchmarks.rewriter_native
 	@$(GPU_RUN) -m benchmarks.attention_in_tensorrt
 	@$(GPU_RUN) -m benchmarks.make_tables
+	@$(GPU_RUN) -m benchmarks.make_plots
 
 bench-zoo: $(STAMPS)/benchmarks  ## The rewriter over the whole zoo of exports, no GPU: hours, resumable
 	@$(VENV)/bin/python -m benchmarks.zoo

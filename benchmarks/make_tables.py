@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.make_plots import FOLDER, PICTURES
 from benchmarks.results_file import CountRow, read_results
 
 __all__ = ["DOCUMENT", "counts_table", "render"]
@@ -18,10 +19,10 @@ DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "measurements.md"
 INTRODUCTION = """\
 # Measurements
 
-Made by `python -m benchmarks.make_tables` from the files in `benchmarks/results/`; nothing here is typed by hand. Times
-are microseconds of GPU time: medians over rounds of CUDA-graph replays in which all candidates of a row take turns.
-`limit` is what the hardware allows for that work: bytes over measured streaming bandwidth, or operations over the rate
-measured for a large matrix product.
+Made by `python -m benchmarks.make_tables` and `make_plots` from the files in `benchmarks/results/`; nothing here is
+typed by hand. Times are microseconds of GPU time: medians over rounds of CUDA-graph replays in which all candidates of a
+row take turns. `limit` is what the hardware allows for that work: bytes over measured streaming bandwidth, or operations
+over the rate measured for a large matrix product.
 """
 
 SECTIONS = {
@@ -103,9 +104,14 @@ def render() -> str:
     parts = [INTRODUCTION]
     for name, (title, explanation) in SECTIONS.items():
         results = read_results(name)
-        body = _body(name, results) if results else "Not measured yet."
+        body = _pictures(name) + _body(name, results) if results else "Not measured yet."
         parts.append(f"## {title}\n\n{explanation}\n\n{body}\n")
     return "\n".join(parts)
+
+
+def _pictures(name: str) -> str:
+    shown = {file: picture for file, picture in PICTURES.items() if picture.results == name}
+    return "".join(f"![{picture.shows}]({FOLDER.name}/{file})\n\n" for file, picture in shown.items())
 
 
 def _body(name: str, results: dict[str, Any]) -> str:

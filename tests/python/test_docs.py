@@ -94,7 +94,8 @@ def test_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert Path("bert.engine").exists()
 
 
-def test_measured_tables_are_those_of_the_results() -> None:
-    command = [sys.executable, "-m", "benchmarks.make_tables", "--check"]
+@pytest.mark.parametrize("module", ["make_tables", "make_plots"])
+def test_tables_and_pictures_are_those_of_the_results(module: str) -> None:
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--check"]
     finished = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert finished.returncode == 0, finished.stderr

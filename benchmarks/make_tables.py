@@ -20,9 +20,9 @@ INTRODUCTION = """\
 # Measurements
 
 Made by `python -m benchmarks.make_tables` and `make_plots` from the files in `benchmarks/results/`; nothing here is
-typed by hand. Times are microseconds of GPU time: medians over rounds of CUDA-graph replays in which all candidates of a
-row take turns. `limit` is what the hardware allows for that work: bytes over measured streaming bandwidth, or operations
-over the rate measured for a large matrix product.
+typed by hand. Times are microseconds of GPU time: medians over rounds of CUDA-graph replays in which all candidates of
+a row take turns. `limit` is what the hardware allows for that work: bytes over measured streaming bandwidth, or
+operations over the rate measured for a large matrix product.
 """
 
 SECTIONS = {

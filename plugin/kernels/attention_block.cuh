@@ -12,12 +12,12 @@ constexpr int kElementsOfVector = kVectorBytes / static_cast<int>(sizeof(T));
 
 ATTNGRAFT_DEVICE int laneOfThread()
 {
-    return static_cast<int>(threadIdx.x) % 32;
+    return static_cast<int>(threadIdx.x % 32U); // of a signed number, the remainder would cost five instructions
 }
 
 ATTNGRAFT_DEVICE int warpOfThread()
 {
-    return static_cast<int>(threadIdx.x) / 32;
+    return static_cast<int>(threadIdx.x / 32U);
 }
 
 //! Byte offset of a vector within its row of a tile. See AttentionTile::pitch.
@@ -49,6 +49,13 @@ struct PanelLayout
     }
 };
 
+//! Keys from `begin` to `end`.
+struct KeyRange
+{
+    int begin;
+    int end;
+};
+
 //! The rows that a block computes. Where it `packs`, a row is a query of one of the packed heads, else of the one head.
 template <bool packs>
 struct BlockPlace
@@ -61,6 +68,7 @@ struct BlockPlace
     int firstValue; //!< of the context's columns
     int valueSize;  //!< of the columns that this block computes
     int split;
+    KeyRange batchKeys{}; //!< what starts and lengths leave of the batch element's keys; end < begin is possible
 
     template <typename Tile>
     ATTNGRAFT_DEVICE BlockPlace(AttentionPlan const& plan, Tile)
@@ -79,6 +87,19 @@ struct BlockPlace
         firstValue = chunk * Tile::kValue;
         int const values = plan.valueSize - firstValue;
         valueSize = values < Tile::kValue ? values : Tile::kValue;
+    }
+
+    //! Finds batchKeys, for which keysOf waits. Apart from the rest, so that copies can begin before.
+    ATTNGRAFT_DEVICE void findKeys(AttentionPlan const& plan)
+    {
+        KeyInterval const keys = plan.interval.ofBatch(batch);
+        batchKeys = {static_cast<int>(keys.begin), static_cast<int>(keys.end)};
+    }
+
+    //! The keys that a row of this block may attend to, with end < begin possible where it has none.
+    ATTNGRAFT_DEVICE KeyInterval keysOf(AttentionPlan const& plan, int row) const
+    {
+        return plan.interval.bounds(KeyInterval{batchKeys.begin, batchKeys.end}, query(plan, row));
     }
 
     //! Of a row of this block.
@@ -173,14 +194,14 @@ constexpr bool kStaysInColumn =
 //! become 0.
 template <typename T, typename Layout, int rows, int width, int threads, bool kVectorwise, typename Exists>
 ATTNGRAFT_DEVICE void loadTile(
-    SharedAddress tile, int thread, int size, T const* first, int64_t rowStride, Exists exists)
+    SharedAddress tile, uint32_t thread, int size, T const* first, int64_t rowStride, Exists exists)
 {
-    constexpr int kVectors = width / kElementsOfVector<T>;
+    constexpr uint32_t kVectors = width / kElementsOfVector<T>;
     if constexpr (kStaysInColumn<rows, kVectors, threads>) // then a thread needs one pointer and one step
     {
         constexpr int kRowsAtOnce = threads / kVectors;
-        int const vector = thread % kVectors;
-        int row = thread / kVectors;
+        auto const vector = static_cast<int>(thread % kVectors);
+        auto row = static_cast<int>(thread / kVectors);
         T const* from = first + row * rowStride;
 #pragma unroll
         for (int i = 0; i < rows / kRowsAtOnce; ++i)
@@ -192,10 +213,10 @@ ATTNGRAFT_DEVICE void loadTile(
     }
     else
     {
-        for (int index = thread; index < rows * kVectors; index += threads)
+        for (uint32_t index = thread; index < rows * kVectors; index += threads)
         {
-            int const row = index / kVectors;
-            int const vector = index % kVectors;
+            auto const row = static_cast<int>(index / kVectors);
+            auto const vector = static_cast<int>(index % kVectors);
             loadVector<T, kVectorwise>(
                 tile + Layout::at(row, vector), first + row * rowStride, vector, exists(row) ? size : 0);
         }

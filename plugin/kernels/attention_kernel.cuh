@@ -40,7 +40,7 @@ struct AttentionBlock : BlockWork<typename Math::Element, Tile, kMask, kVectorwi
         {
             attend();
             AttentionOutput<T, Tile, kVectorwise, typename Warp::Rows> const output{
-                plan, place, warp, firstRow, queryTile, this->unit()};
+                plan, place, warp, firstRow, queryTile, this->unit(), computedHere(laneOfThread())};
             if (plan.splits > 1)
             {
                 output.storePartial();
@@ -59,8 +59,8 @@ private:
     //! Scores to context, over all keys of the block.
     ATTNGRAFT_DEVICE void attend()
     {
+        this->template loadQueries<Tile::kRows, Tile::kThreads>(threadIdx.x, 0);
         this->beginPass();
-        this->template loadQueries<Tile::kRows, Tile::kThreads>(static_cast<int>(threadIdx.x), 0);
         if (this->scansKeys())
         {
             synchronizeBlock();
@@ -121,7 +121,7 @@ private:
     //! Starts the copy of the tile at `firstKey`, if it is one, and returns the next tile to load.
     ATTNGRAFT_DEVICE int loadKeysAndValues(int firstKey, int stage)
     {
-        auto const thread = static_cast<int>(threadIdx.x);
+        uint32_t const thread = threadIdx.x;
         if (firstKey < range.end)
         {
             this->template loadKeys<Tile::kThreads>(keyTiles + stage * Work::kKeyStageBytes, thread, firstKey);

@@ -18,13 +18,6 @@ ATTNGRAFT_DEVICE bool keeps(void const* keep, KeepType type, int64_t offset)
     return false;
 }
 
-//! The keys that a block reads: from `begin` to `end`, a tile at a time.
-struct KeyRange
-{
-    int begin;
-    int end;
-};
-
 //! How a block masks its scores: as the contract says, or not at all for rows that would be empty.
 enum class MaskPass : int32_t
 {
@@ -40,10 +33,8 @@ ATTNGRAFT_DEVICE KeyRange keysOfBlock(AttentionPlan const& plan, Place const& pl
     KeyInterval all{0, plan.keys};
     if (pass == MaskPass::kMasked)
     {
-        int64_t const first = place.query(plan, 0);
-        int64_t const last = place.query(plan, place.rows - 1);
-        all.begin = plan.interval.bounds(place.batch, first).begin;
-        all.end = plan.interval.bounds(place.batch, last).end;
+        all.begin = place.keysOf(plan, 0).begin;
+        all.end = place.keysOf(plan, place.rows - 1).end;
     }
     int64_t const splitBegin = static_cast<int64_t>(place.split) * plan.keysPerSplit;
     int64_t const splitEnd = plan.splits > 1 ? splitBegin + plan.keysPerSplit : plan.keys;
@@ -231,7 +222,7 @@ private:
                 KeyInterval keys{0, plan.keys};
                 if (pass == MaskPass::kMasked)
                 {
-                    keys = plan.interval.row(place.batch, place.query(plan, rowOf(place, firstRow, m, half)));
+                    keys = place.keysOf(plan, rowOf(place, firstRow, m, half));
                 }
                 begin[m][half] = static_cast<int>(keys.begin);
                 end[m][half] = static_cast<int>(keys.end);
@@ -254,8 +245,8 @@ private:
         KeyInterval covered{0, plan.keys};
         if (pass == MaskPass::kMasked)
         {
-            covered.begin = plan.interval.bounds(place.batch, place.query(plan, lastRow)).begin;
-            covered.end = plan.interval.bounds(place.batch, place.query(plan, firstRow)).end;
+            covered.begin = place.keysOf(plan, lastRow).begin;
+            covered.end = place.keysOf(plan, firstRow).end;
         }
         firstCovered = static_cast<int>(covered.begin);
         endCovered = static_cast<int>(covered.end < 0 ? 0 : covered.end);

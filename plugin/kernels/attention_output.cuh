@@ -20,6 +20,7 @@ struct AttentionOutput
     int firstRow;
     SharedAddress staging; //!< of the block: a row of values for each of its rows
     float unit;            //!< what the scores are multiplied with to be the contract's s_ij
+    int lane;              //!< computedHere, or addresses would take up registers while scores and contexts need them
 
     //! Writes what a pass found. A masked one leaves out the rows that need another pass and returns their bits;
     //! another one writes those of `chosen`.
@@ -54,7 +55,7 @@ struct AttentionOutput
                 }
                 int64_t const index = place.split * allRows + place.contextRow(plan, row);
                 float* const to = plan.partial.context + index * plan.valueSize + place.firstValue;
-                int const pair = laneOfThread() % 4 * 2;
+                int const pair = lane % 4 * 2;
 #pragma unroll
                 for (int n = 0; n < Tile::kValue / 8; ++n)
                 {
@@ -117,8 +118,8 @@ private:
             && 32 % kVectors == 0) // then a thread needs one pointer and one step
         {
             constexpr int kRowsAtOnce = 32 / kVectors;
-            int const vector = laneOfThread() % kVectors;
-            int row = laneOfThread() / kVectors;
+            int const vector = lane % kVectors;
+            int row = lane / kVectors;
             T* to = contextOf(firstRow + row) + vector * kElementsOfVector<T>;
             if (vector * kElementsOfVector<T> >= place.valueSize)
             {
@@ -129,7 +130,7 @@ private:
             {
                 if (firstRow + row < place.rows && (chosen >> row & 1U) != 0)
                 {
-                    *reinterpret_cast<uint4*>(to) = staged(firstRow + row, vector);
+                    storeGlobal16(to, staged(firstRow + row, vector));
                 }
                 row += kRowsAtOnce;
                 to += kRowsAtOnce * plan.context.rowStride;
@@ -137,7 +138,7 @@ private:
         }
         else
         {
-            for (int index = laneOfThread(); index < Tile::kRowsPerWarp * kVectors; index += 32)
+            for (int index = lane; index < Tile::kRowsPerWarp * kVectors; index += 32)
             {
                 int const row = index / kVectors;
                 if (firstRow + row < place.rows && (chosen >> row & 1U) != 0)
@@ -157,7 +158,7 @@ private:
             for (int half = 0; half < 2; ++half)
             {
                 int const row = rowOf(m, half);
-                if (laneOfThread() % 4 == 0 && row < place.rows)
+                if (lane % 4 == 0 && row < place.rows)
                 {
                     float const sum = rows.sum[m][half];
                     float const top = rows.reference[m][half] * unit;
@@ -169,30 +170,32 @@ private:
 
     ATTNGRAFT_DEVICE int rowOf(int m, int half) const
     {
-        return firstRow + kMmaRows * m + 8 * half + laneOfThread() / 4;
+        return firstRow + kMmaRows * m + 8 * half + lane / 4;
     }
 
     //! A row's context, divided by its sum, to shared memory. A row without any key gives zeros.
     ATTNGRAFT_DEVICE void stageRow(int m, int half) const
     {
         float const sum = rows.sum[m][half];
-        float const inverse = sum == 0.F ? 0.F : 1.F / sum; // NaN stays NaN
+        float const inverse = sum == 0.F ? 0.F : reciprocalFast(sum); // NaN stays NaN
         int const row = rowOf(m, half);
+        constexpr int kPairBytes = 2 * static_cast<int>(sizeof(T));
+        constexpr int kPairsOfVector = kVectorBytes / kPairBytes;
+        int const pair = lane % 4; // of the 4 in 8 columns, which are one vector or two
+        SharedAddress const to = staging + row * Tile::kValueBytes + pair % kPairsOfVector * kPairBytes;
 #pragma unroll
         for (int n = 0; n < Tile::kValue / 8; ++n)
         {
             float const low = rows.context[m][n][2 * half] * inverse;
             float const high = rows.context[m][n][2 * half + 1] * inverse;
-            int const byte = (8 * n + laneOfThread() % 4 * 2) * static_cast<int>(sizeof(T));
-            SharedAddress const to =
-                staging + row * Tile::kValueBytes + swizzled(byte / kVectorBytes, row) + byte % kVectorBytes;
+            SharedAddress const at = to + swizzled(n * (4 / kPairsOfVector) + pair / kPairsOfVector, row);
             if constexpr (sizeof(T) == 2)
             {
-                storeShared(to, packPair<T>(low, high));
+                storeShared(at, packPair<T>(low, high));
             }
             else
             {
-                storeShared(to, uint2{floatAsBits(low), floatAsBits(high)});
+                storeShared(at, uint2{floatAsBits(low), floatAsBits(high)});
             }
         }
     }
@@ -221,7 +224,7 @@ private:
         T* const to = contextOf(row) + column;
         if constexpr (kVectorwise)
         {
-            *reinterpret_cast<uint4*>(to) = staged(row, vector);
+            storeGlobal16(to, staged(row, vector));
         }
         else
         {

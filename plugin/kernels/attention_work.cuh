@@ -26,7 +26,7 @@ struct BlockWork
     static constexpr int kValueStageBytes = Tile::kKeys * Tile::kValueBytes;
 
     AttentionPlan const& plan;
-    BlockPlace<Tile::kPacks> const place;
+    BlockPlace<Tile::kPacks> place;
     SharedAddress const queryTile;
     SharedAddress const keyTiles;
     SharedAddress const valueTiles;
@@ -83,6 +83,10 @@ struct BlockWork
     //! Begins a pass: its range, and the bits of its keys. The block must synchronise before they are read.
     ATTNGRAFT_DEVICE void beginPass()
     {
+        if (pass == MaskPass::kMasked)
+        {
+            place.findKeys(plan);
+        }
         range = keysOfBlock(plan, place, pass);
         if (scansKeys())
         {
@@ -105,7 +109,7 @@ struct BlockWork
 
     //! Starts the copy of the queries of `rows` rows from `firstRow` on, a multiple of 8.
     template <int rows, int threads>
-    ATTNGRAFT_DEVICE void loadQueries(int thread, int firstRow)
+    ATTNGRAFT_DEVICE void loadQueries(uint32_t thread, int firstRow)
     {
         using Layout = typename TileLayouts<Tile>::Query;
         SharedAddress const tile = queryTile + Layout::at(firstRow, 0);
@@ -117,11 +121,11 @@ struct BlockWork
                 [&](int row) { return firstRow + row < place.rows; });
             return;
         }
-        constexpr int kVectors = Tile::kHead / kElementsOfVector<T>;
-        for (int index = thread; index < rows * kVectors; index += threads)
+        constexpr uint32_t kVectors = Tile::kHead / kElementsOfVector<T>;
+        for (uint32_t index = thread; index < rows * kVectors; index += threads)
         {
-            int const row = index / kVectors;
-            int const vector = index % kVectors;
+            auto const row = static_cast<int>(index / kVectors);
+            auto const vector = static_cast<int>(index % kVectors);
             loadVector<T, kVectorwise>(tile + Layout::at(row, vector), base + place.queryOffset(plan, firstRow + row),
                 vector, firstRow + row < place.rows ? plan.headSize : 0);
         }
@@ -130,13 +134,13 @@ struct BlockWork
     //! Start the copy of a tile of keys or values. Those outside the block's range are zeros: whatever lies there, NaN
     //! too, has no part in the products.
     template <int threads>
-    ATTNGRAFT_DEVICE void loadKeys(SharedAddress tile, int thread, int firstKey)
+    ATTNGRAFT_DEVICE void loadKeys(SharedAddress tile, uint32_t thread, int firstKey)
     {
         load<typename TileLayouts<Tile>::Key, Tile::kHead, threads>(tile, thread, plan.key, firstKey, 0, plan.headSize);
     }
 
     template <int threads>
-    ATTNGRAFT_DEVICE void loadValues(SharedAddress tile, int thread, int firstKey)
+    ATTNGRAFT_DEVICE void loadValues(SharedAddress tile, uint32_t thread, int firstKey)
     {
         load<typename TileLayouts<Tile>::Value, Tile::kValue, threads>(
             tile, thread, plan.value, firstKey, place.firstValue, place.valueSize);
@@ -144,11 +148,14 @@ struct BlockWork
 
 private:
     template <typename Layout, int width, int threads>
-    ATTNGRAFT_DEVICE void load(
-        SharedAddress tile, int thread, HeadTensor<void const*> const& tensor, int firstKey, int firstColumn, int size)
+    ATTNGRAFT_DEVICE void load(SharedAddress tile, uint32_t thread, HeadTensor<void const*> const& tensor, int firstKey,
+        int firstColumn, int size)
     {
-        auto const* const first = static_cast<T const*>(tensor.data) + place.batch * tensor.batchStride
-            + place.kvHead * tensor.headStride + firstColumn + firstKey * tensor.rowStride;
+        // Warp groups come here for few tiles.
+        int const batch = Tile::kUsesWarpgroups ? computedHere(place.batch) : place.batch;
+        int const kvHead = Tile::kUsesWarpgroups ? computedHere(place.kvHead) : place.kvHead;
+        auto const* const first = static_cast<T const*>(tensor.data) + batch * tensor.batchStride
+            + kvHead * tensor.headStride + firstColumn + firstKey * tensor.rowStride;
         if (isWhole(firstKey))
         {
             loadTile<T, Layout, Tile::kKeys, width, threads, kVectorwise>(

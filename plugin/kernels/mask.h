@@ -46,20 +46,8 @@ struct IntervalMask
         return causal != Causal::kNone || windowLeft >= 0 || windowRight >= 0;
     }
 
-    //! The keys that a row may attend to.
-    ATTNGRAFT_HOST_DEVICE KeyInterval row(int64_t batch, int64_t query) const
-    {
-        KeyInterval interval = bounds(batch, query);
-        if (interval.end <= interval.begin)
-        {
-            interval = KeyInterval{};
-        }
-        return interval;
-    }
-
-    //! The same, but with end < begin possible where a row has none. Both bounds never fall from one query to the next,
-    //! so those of the first and the last query bound all between.
-    ATTNGRAFT_HOST_DEVICE KeyInterval bounds(int64_t batch, int64_t query) const
+    //! What starts and lengths leave of a batch element's keys; end < begin is possible.
+    ATTNGRAFT_HOST_DEVICE KeyInterval ofBatch(int64_t batch) const
     {
         KeyInterval interval{0, keys};
         if (kvStarts != nullptr)
@@ -69,6 +57,29 @@ struct IntervalMask
         if (kvLengths != nullptr)
         {
             lower(interval.end, kvLengths[batch]);
+        }
+        return interval;
+    }
+
+    //! The keys that a row may attend to.
+    ATTNGRAFT_HOST_DEVICE KeyInterval row(int64_t batch, int64_t query) const
+    {
+        KeyInterval interval = bounds(ofBatch(batch), query);
+        if (interval.end <= interval.begin)
+        {
+            interval = KeyInterval{};
+        }
+        return interval;
+    }
+
+    //! The same of the keys that `ofBatch` gives, but with end < begin possible where a row has none. Both bounds never
+    //! fall from one query to the next, so those of the first and the last query bound all between.
+    ATTNGRAFT_HOST_DEVICE KeyInterval bounds(KeyInterval const& batchKeys, int64_t query) const
+    {
+        KeyInterval interval = batchKeys;
+        if (!dependsOnQuery())
+        {
+            return interval;
         }
         // A window without `causal` lies on the diagonal that ends at the last key, as in FlashAttention.
         int64_t const diagonal = query + (causal == Causal::kTopLeft ? 0 : keys - queries);

@@ -88,18 +88,18 @@ ATTNGRAFT_DEVICE void publishToAsyncProxy()
 ATTNGRAFT_DEVICE void loadMatrices(uint32_t (&to)[4], SharedAddress from)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
+        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+        : "r"(from)
+        : "memory");
 }
 
 //! The same, each matrix transposed.
 ATTNGRAFT_DEVICE void loadMatricesTransposed(uint32_t (&to)[4], SharedAddress from)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
+        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+        : "r"(from)
+        : "memory");
 }
 
 //! The nearest TF32 number.
@@ -118,22 +118,22 @@ ATTNGRAFT_DEVICE void multiplyFragments(float (&c)[4], uint32_t const (&a)[4], u
     {
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                      "{%0,%1,%2,%3};\n"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
     else if constexpr (std::is_same_v<Math, BFloat16Math>)
     {
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                      "{%0,%1,%2,%3};\n"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
     else
     {
         asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                      "{%0,%1,%2,%3};\n"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     }
 }
 
@@ -165,9 +165,9 @@ ATTNGRAFT_DEVICE void storeShared(SharedAddress to, uint2 value)
 
 ATTNGRAFT_DEVICE void storeShared(SharedAddress to, uint4 value)
 {
-    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(value.x), "r"(value.y), "r"(value.z),
-                 "r"(value.w)
-                 : "memory");
+    asm volatile(
+        "st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+        : "memory");
 }
 
 template <typename Value>
@@ -177,9 +177,9 @@ ATTNGRAFT_DEVICE Value loadShared(SharedAddress from)
     if constexpr (std::is_same_v<Value, uint4>)
     {
         asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                     : "r"(from)
-                     : "memory");
+            : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+            : "r"(from)
+            : "memory");
     }
     else
     {
@@ -225,10 +225,33 @@ ATTNGRAFT_DEVICE void synchronizeWarp()
     __syncwarp();
 }
 
+//! Stores 16 bytes of global memory at once. An assignment of a uint4 may become four stores.
+ATTNGRAFT_DEVICE void storeGlobal16(void* to, uint4 vector)
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"l"(__cvta_generic_to_global(to)), "r"(vector.x),
+        "r"(vector.y), "r"(vector.z), "r"(vector.w)
+        : "memory");
+}
+
+//! A value that is computed where this stands and no earlier, so that paths which are rarely taken cost nothing before.
+ATTNGRAFT_DEVICE int computedHere(int value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
+
 //! A product that is rounded by itself, not together with a sum that takes it up.
 ATTNGRAFT_DEVICE float multiplyAlone(float a, float b)
 {
     return __fmul_rn(a, b);
+}
+
+//! 1 / x within 1 unit in the last place, for 1 / x of at least 2^-126.
+ATTNGRAFT_DEVICE float reciprocalFast(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 //! 2^x within 2 units in the last place; results below 2^-126 are 0.

@@ -48,13 +48,12 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
             }
             publishCountingBarriers();
         }
-        synchronizeBlock();
         uint32_t chosen = 0;
         while (true) // twice at most
         {
             attend();
             AttentionOutput<T, Tile, true, typename Rows::Rows> const output{
-                plan, place, rows, firstRow(), queryTile, this->unit()};
+                plan, place, rows, firstRow(), queryTile, this->unit(), computedHere(laneOfThread())};
             chosen = output.store(pass, chosen);
             if (!this->mayGoOn() || !anyInBlock(chosen != 0))
             {
@@ -65,6 +64,12 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
     }
 
 private:
+    //! Of the thread, among those of the block.
+    static ATTNGRAFT_DEVICE int warpgroup()
+    {
+        return Tile::kThreads == kWarpgroupThreads ? 0 : warpgroupOfThread();
+    }
+
     static ATTNGRAFT_DEVICE int firstRow()
     {
         return warpOfThread() * Tile::kRowsPerWarp;
@@ -78,6 +83,9 @@ private:
     //! Scores to context, over all keys of the block.
     ATTNGRAFT_DEVICE void attend()
     {
+        // The first copies start as early as can be: the thread that made the barriers needs no other's word for them.
+        this->template loadQueries<Tile::kRows, Tile::kThreads>(threadIdx.x, 0);
+        commitCopies();
         this->beginPass();
         if (this->scansKeys())
         {
@@ -89,12 +97,11 @@ private:
         {
             loadNext();
         }
-        this->template loadQueries<Tile::kRows, Tile::kThreads>(static_cast<int>(threadIdx.x), 0);
-        commitCopies();
         mask.locate(plan, place, firstRow(), pass);
         rows.clear();
         waitForCopies<0>();
         publishToAsyncProxy();
+        synchronizeBlock(); // the queries are there, and every thread knows of the barriers
 
         int key = this->firstTile();
         if constexpr (kOverlaps)
@@ -108,7 +115,7 @@ private:
             for (; key < range.end; key = this->nextTile(key + Tile::kKeys))
             {
                 waitForTile(key);
-                rows.multiplyKeys(queryTile, warpgroupOfThread(), keyTile(next.stage));
+                rows.multiplyKeys(queryTile, warpgroup(), keyTile(next.stage));
                 if (this->weigh(key, firstRow(), factor, rows, mask, shrink))
                 {
                     rows.scaleContext(shrink);
@@ -128,7 +135,7 @@ private:
         {
             return;
         }
-        int const warpgroup = warpgroupOfThread();
+        int const warpgroup = this->warpgroup();
         typename Rows::Shrink shrink;
         float const factor = this->factor();
         waitForTile(key);
@@ -191,7 +198,7 @@ private:
         {
             return;
         }
-        auto const thread = static_cast<int>(threadIdx.x);
+        uint32_t const thread = threadIdx.x;
         if (this->isBulk(loading))
         {
             if (thread == 0)

@@ -103,7 +103,7 @@ private:
 
     ATTNGRAFT_DEVICE void produce()
     {
-        int const thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads;
+        uint32_t const thread = threadIdx.x % kWarpgroupThreads;
         Place next;
         do
         {
@@ -128,7 +128,7 @@ private:
     //! not every key is read. No thread waits that others do not wait for: it might fall two phases behind, which their
     //! parity does not tell.
     template <typename Copy, typename Load>
-    ATTNGRAFT_DEVICE void bring(SharedAddress empty, uint32_t parity, SharedAddress full, int thread, int key,
+    ATTNGRAFT_DEVICE void bring(SharedAddress empty, uint32_t parity, SharedAddress full, uint32_t thread, int key,
         int bytes, Copy copy, Load load) const
     {
         if (this->isBulk(key))
@@ -180,7 +180,7 @@ private:
                 synchronizeThreads(kConsumerBarrier, kConsumerThreads);
             }
             AttentionOutput<T, Tile, true, typename Rows::Rows> const output{
-                plan, place, rows, firstRow, queryTile, this->unit()};
+                plan, place, rows, firstRow, queryTile, this->unit(), computedHere(laneOfThread())};
             chosen = output.store(pass, chosen);
             isLast = !goesOn(chosen != 0);
         }
@@ -189,7 +189,7 @@ private:
     ATTNGRAFT_DEVICE void loadOwnQueries(int warpgroup)
     {
         this->template loadQueries<kWarpgroupRows, kWarpgroupThreads>(
-            static_cast<int>(threadIdx.x) % kWarpgroupThreads, warpgroup * kWarpgroupRows);
+            threadIdx.x % kWarpgroupThreads, warpgroup * kWarpgroupRows);
         commitCopies();
         waitForCopies<0>();
         publishToAsyncProxy();
@@ -301,7 +301,7 @@ private:
         {
             return range.end;
         }
-        int64_t const end = plan.interval.bounds(place.batch, place.query(plan, last)).end;
+        int64_t const end = place.keysOf(plan, last).end;
         return end < range.end ? static_cast<int>(end) : range.end;
     }
 

@@ -223,10 +223,25 @@ inline void synchronizeWarp()
     ballot(false);
 }
 
+inline void storeGlobal16(void* to, uint4 vector)
+{
+    std::memcpy(to, &vector, sizeof(vector));
+}
+
+inline int computedHere(int value)
+{
+    return value;
+}
+
 inline float multiplyAlone(float a, float b)
 {
     float const volatile product = a * b;
     return product;
+}
+
+inline float reciprocalFast(float x)
+{
+    return 1.F / x;
 }
 
 inline float exp2Fast(float x)

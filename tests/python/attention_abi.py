@@ -181,14 +181,33 @@ def warpgroup_variants(case: AttentionCase) -> list[int]:
     return sorted(set(variants(case, WARPGROUPS)) - set(variants(case)))
 
 
+def queries_in_groups(case: AttentionCase) -> np.ndarray:
+    """The queries [B, Sq, Hk, G + 2, D] as a packed projection has them: the heads of a group, then NaN in the place of
+    its key and value."""
+    batch, heads, queries, size = case.q.shape
+    kv_heads = case.k.shape[1]
+    packed = np.full((batch, queries, kv_heads, heads // kv_heads + 2, size), np.nan, case.q.dtype)
+    groups = case.q.reshape(batch, kv_heads, heads // kv_heads, queries, size)
+    packed[:, :, :, :-2] = groups.transpose(0, 3, 1, 2, 4)
+    return packed
+
+
 def emulated_attention(
-    case: AttentionCase, variant: int = 0, seed: int = 0, device: Device = PLAIN
+    case: AttentionCase, variant: int = 0, seed: int = 0, device: Device = PLAIN, in_groups: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Context [B, H, Sq, Dv] and log-sum-exp [B, H, Sq]. The outputs begin as NaN, and so does the workspace."""
+    """Context [B, H, Sq, Dv] and log-sum-exp [B, H, Sq]. The outputs begin as NaN, and so does the workspace.
+
+    in_groups: the queries are read from `queries_in_groups`.
+    """
     context = case.empty_context()
     logarithms = np.full(case.q.shape[:3], np.nan, np.float32)
     arrays = {"q": case.q, "k": case.k, "v": case.v, "context": context, "log_sum_exp": logarithms, **case.operands}
     params = make_params(case, {name: array.ctypes.data for name, array in arrays.items()}, context, variant)
+    if in_groups:
+        packed = queries_in_groups(case)
+        batch, row, group, head = (stride // packed.itemsize for stride in packed.strides[:4])
+        params.query = HeadTensor(packed.ctypes.data, batch, head, row)
+        params.query_group_stride = group
     workspace = np.full(emulation().attngraft_test_attention_workspace(ctypes.byref(params)) // 4 + 1, np.nan, "f4")
     params.workspace = workspace.ctypes.data
     message = ctypes.create_string_buffer(MESSAGE_BYTES)

@@ -100,6 +100,13 @@ def test_a_variant_for_other_heads_is_refused() -> None:
         emulated_attention(large, variants(small)[0])
 
 
+@pytest.mark.parametrize("queries", [3, 70])
+def test_query_heads_of_a_group_side_by_side(queries: int) -> None:
+    """Where no one stride leads from each query head to the next; of few queries, a group's rows share a block."""
+    case = small_case(heads=4, kv_heads=2, queries=queries)
+    assert_attention_matches(emulated_attention(case, in_groups=True), case)
+
+
 @pytest.mark.parametrize("gap", [8, 5])
 def test_rows_with_gaps_between_them(gap: int) -> None:
     plain = small_case()

@@ -82,6 +82,14 @@ def test_the_table_chooses_them_for_many_rows_and_the_others_for_few() -> None:
     assert_attention_matches(emulated_attention(small_case(), device=WARPGROUPS), small_case())
 
 
+@pytest.mark.parametrize("size", [64, 128])
+def test_query_heads_of_a_group_side_by_side(size: int) -> None:
+    """Where no one stride leads from each query head to the next."""
+    case = small_case(heads=4, kv_heads=2, size=size)
+    for variant, device in every_variant(case):
+        assert_attention_matches(emulated_attention(case, variant, device=device, in_groups=True), case)
+
+
 @pytest.mark.parametrize(("size", "value_size"), [(40, 64), (128, 72), (64, 200), (320, 16)])
 def test_values_of_another_size(size: int, value_size: int) -> None:
     check_every_variant(small_case(size=size, value_size=value_size))

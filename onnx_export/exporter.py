@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attngraft.errors import ModelError
+from attngraft.contract import CONTRACT_VERSION, DOMAIN
+from attngraft.errors import AttngraftError, ModelError
 from attngraft.onnx_export.check import require_equal
 from attngraft.onnx_export.dependencies import import_for_export
+from attngraft.onnx_export.operators import add_functions, symbolics, translations
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +58,9 @@ def export_module(
 ) -> Path:
     """Exports `module`, called with the tensors `args`, to the ONNX file `target` and returns its path.
 
+    Calls of attngraft.torch.masked_softmax and fused_attention become nodes of attngraft's operators, which TensorRT
+    runs by the plugin and any other runtime by the functions that the file has for them.
+
     exporter: `dynamo` (torch.export) or `torchscript` (tracing).
     opset: of the default domain; DEFAULT_OPSET when None.
     dynamic_axes: for an input, the names of its axes of variable size; all others are fixed at the size in `args`.
@@ -82,6 +87,7 @@ def export_module(
             written = Path(folder) / target.name
             with torch.no_grad(), _quiet(torch):
                 _export(exporter, call, written)
+            add_functions(written)
             if check:
                 require_equal(written, module, args)
             _move_into_place(written, target)
@@ -129,6 +135,8 @@ def _export(exporter: str, call: _Call, path: Path) -> None:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
+        if isinstance(cause, AttngraftError):  # ours, and no fault of the exporter
+            raise ModelError(f"{type(call.module).__name__}: {cause}") from error
         first_line = next((line.strip() for line in str(cause).splitlines() if line.strip()), "no message")
         raise ModelError(
             f"{type(call.module).__name__}: PyTorch cannot export it ({type(cause).__name__}: {first_line}); "
@@ -146,8 +154,10 @@ def _write_dynamo(call: _Call, path: Path) -> None:
         opset_version=call.opset,
         input_names=call.input_names,
         output_names=call.output_names,
-        dynamic_shapes=tuple(call.axes.get(name) for name in call.input_names),
+        # Not for fixed sizes: a forward of *args would want one entry for all of them.
+        dynamic_shapes=tuple(call.axes.get(name) for name in call.input_names) if call.axes else None,
         external_data=call.external_data,
+        custom_translation_table=translations(),
         verbose=False,
     )
 
@@ -155,7 +165,7 @@ def _write_dynamo(call: _Call, path: Path) -> None:
 def _write_torchscript(call: _Call, path: Path) -> None:
     torch = import_for_export("torch")
     # Tracing writes weights above 2 GiB to one file a tensor; a folder of its own keeps them together.
-    with tempfile.TemporaryDirectory(prefix="trace.", dir=path.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix="trace.", dir=path.parent) as folder, symbolics(call.opset):
         traced = Path(folder) / path.name
         torch.onnx.export(
             call.module,
@@ -166,6 +176,7 @@ def _write_torchscript(call: _Call, path: Path) -> None:
             input_names=list(call.input_names),
             output_names=list(call.output_names),
             dynamic_axes=call.axes,
+            custom_opsets={DOMAIN: CONTRACT_VERSION},
         )
         if call.external_data:
             import onnx

@@ -3,16 +3,10 @@
 #pragma once
 
 #include "fused_attention.h"
-
-#include <torch/csrc/stable/tensor.h>
-
-#include <cstdint>
-#include <optional>
+#include "mask_tensors.h"
 
 namespace attngraft::torch_library
 {
-
-using torch::stable::Tensor;
 
 //! q [B,H,Sq,D], k [B,Hk,Sk,D], v [B,Hk,Sk,Dv], and what the contract's roles name.
 struct AttentionTensors
@@ -20,22 +14,7 @@ struct AttentionTensors
     Tensor q;
     Tensor k;
     Tensor v;
-    std::optional<Tensor> bias;
-    std::optional<Tensor> keep;
-    std::optional<Tensor> kvLengths;
-    std::optional<Tensor> kvStarts;
-};
-
-//! The contract's attributes; `causal` and `emptyRows` are positions in its lists of words.
-struct AttentionScalars
-{
-    double scale;
-    int64_t causal;
-    int64_t windowLeft;
-    int64_t windowRight;
-    double softcap;
-    int64_t emptyRows;
-    bool isExact;
+    MaskTensors masks;
 };
 
 //! The same tensors in a form that the kernels read: one whose innermost elements are no neighbours is copied, all
@@ -43,6 +22,6 @@ struct AttentionScalars
 AttentionTensors readable(AttentionTensors const& tensors);
 
 //! Parameters without context, log-sum-exp and workspace. The tensors must outlive the launch, and be `readable`.
-FusedAttentionParams paramsOf(AttentionTensors const& tensors, AttentionScalars const& scalars);
+FusedAttentionParams paramsOf(AttentionTensors const& tensors, MaskScalars const& scalars, bool isExact);
 
 } // namespace attngraft::torch_library

@@ -22,8 +22,9 @@ GetCurrentStream findGetCurrentStream()
     void* const symbol = library == nullptr ? nullptr : dlsym(library, kSymbol);
     if (symbol == nullptr)
     {
-        throw std::runtime_error("attngraft::fused_attention: this PyTorch has no CUDA (no aoti_torch_get_current_"
-                                 "cuda_stream in libtorch_cuda.so); install a CUDA build of PyTorch");
+        throw std::runtime_error(
+            "this PyTorch has no CUDA (no aoti_torch_get_current_cuda_stream in libtorch_cuda.so); "
+            "install a CUDA build of PyTorch");
     }
     return reinterpret_cast<GetCurrentStream>(symbol);
 }
@@ -36,7 +37,7 @@ cudaStream_t currentStream(int32_t device)
     void* stream = nullptr;
     if (getCurrentStream(device, &stream) != 0)
     {
-        throw std::runtime_error("attngraft::fused_attention: PyTorch did not give its current CUDA stream");
+        throw std::runtime_error("PyTorch did not give its current CUDA stream");
     }
     return static_cast<cudaStream_t>(stream);
 }

@@ -1,7 +1,8 @@
-// What loading this library does: torch.ops.attngraft.fused_attention, and its kernel for CUDA.
-// Every other part of the operator (CPU, shapes, autograd, vmap, autocast) is in python/attngraft/torch.
+// What loading this library does: the operators of torch.ops.attngraft, and their kernels for CUDA.
+// Every other part of them (CPU, shapes, autograd, vmap, autocast) is in python/attngraft/torch.
+#include "attention_operator.h"
 #include "current_stream.h"
-#include "operator.h"
+#include "softmax_operator.h"
 
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
@@ -18,18 +19,14 @@ void requireSuccess(cudaError_t status, char const* call)
 {
     if (status != cudaSuccess)
     {
-        throw std::runtime_error(
-            std::string("attngraft::fused_attention: ") + call + ": " + cudaGetErrorString(status));
+        throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(status));
     }
 }
 
-int32_t cudaDeviceOf(Tensor const& q)
+int32_t cudaDeviceOf(Tensor const& tensor, char const* name)
 {
-    if (!q.is_cuda())
-    {
-        throw std::runtime_error("attngraft::fused_attention: q: expected a CUDA device, as the other tensors have");
-    }
-    return q.get_device_index();
+    require(tensor.is_cuda(), name, "a CUDA device, as the other tensors have");
+    return tensor.get_device_index();
 }
 
 //! Makes the device of a tensor the current one. PyTorch's CUDA runtime is another one than that linked in here, which
@@ -37,25 +34,40 @@ int32_t cudaDeviceOf(Tensor const& q)
 class CudaDevice
 {
 public:
-    explicit CudaDevice(Tensor const& q)
-        : mGuard(cudaDeviceOf(q))
+    CudaDevice(Tensor const& tensor, char const* name)
+        : mGuard(cudaDeviceOf(tensor, name))
     {
-        requireSuccess(cudaSetDevice(q.get_device_index()), "cudaSetDevice");
+        requireSuccess(cudaSetDevice(tensor.get_device_index()), "cudaSetDevice");
     }
 
-    static Kernels kernels()
+    static AttentionKernels attention()
     {
-        return {attentionWorkspaceBytes, launch};
+        return {attentionWorkspaceBytes, launchAttention};
+    }
+
+    static SoftmaxLaunch softmax()
+    {
+        return launchSoftmax;
     }
 
 private:
     //! On PyTorch's current stream, without waiting. Scratch memory is PyTorch's too, which hands it out again only to
     //! what is enqueued later on that stream.
-    static void launch(FusedAttentionParams const& params)
+    static void launchAttention(FusedAttentionParams const& params)
+    {
+        requireSuccess(launchFusedAttention(params, streamOfDevice()), "launchFusedAttention");
+    }
+
+    static void launchSoftmax(MaskedSoftmaxParams const& params)
+    {
+        requireSuccess(launchMaskedSoftmax(params, streamOfDevice()), "launchMaskedSoftmax");
+    }
+
+    static cudaStream_t streamOfDevice()
     {
         int device = 0;
         requireSuccess(cudaGetDevice(&device), "cudaGetDevice");
-        requireSuccess(launchFusedAttention(params, currentStream(device)), "launchFusedAttention");
+        return currentStream(device);
     }
 
     torch::stable::accelerator::DeviceGuard mGuard;
@@ -66,11 +78,13 @@ private:
 
 STABLE_TORCH_LIBRARY_FRAGMENT(attngraft, library)
 {
-    library.def(attngraft::torch_library::kSchema);
+    library.def(attngraft::torch_library::kAttentionSchema);
+    library.def(attngraft::torch_library::kSoftmaxSchema);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(attngraft, CUDA, library)
 {
-    library.impl(
-        "fused_attention", TORCH_BOX(&attngraft::torch_library::fusedAttention<attngraft::torch_library::CudaDevice>));
+    using attngraft::torch_library::CudaDevice;
+    library.impl("fused_attention", TORCH_BOX(&attngraft::torch_library::fusedAttention<CudaDevice>));
+    library.impl("masked_softmax", TORCH_BOX(&attngraft::torch_library::maskedSoftmax<CudaDevice>));
 }

@@ -1,6 +1,8 @@
-// torch.ops.attngraft_emulated.fused_attention: PyTorch's operator on CPU tensors, over the emulated device. What lies
-// between PyTorch's tensors and the launch is plugin/torch's own.
-#include "operator.h"
+// torch.ops.attngraft_emulated: PyTorch's operators on CPU tensors, attention over the emulated device and the softmax
+// over a reference. What lies between PyTorch's tensors and the launch is plugin/torch's own.
+#include "attention_operator.h"
+#include "reference_softmax.h"
+#include "softmax_operator.h"
 
 #include <torch/csrc/stable/library.h>
 
@@ -24,12 +26,17 @@ constexpr size_t kMessageBytes = 500;
 class EmulatedDevice
 {
 public:
-    explicit EmulatedDevice(Tensor const&)
+    EmulatedDevice(Tensor const&, char const*)
     { }
 
-    static Kernels kernels()
+    static AttentionKernels attention()
     {
         return {workspaceBytes, launch};
+    }
+
+    static SoftmaxLaunch softmax()
+    {
+        return referenceSoftmax;
     }
 
 private:
@@ -54,11 +61,13 @@ private:
 
 STABLE_TORCH_LIBRARY(attngraft_emulated, library)
 {
-    library.def(attngraft::torch_library::kSchema);
+    library.def(attngraft::torch_library::kAttentionSchema);
+    library.def(attngraft::torch_library::kSoftmaxSchema);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(attngraft_emulated, CPU, library)
 {
-    library.impl("fused_attention",
-        TORCH_BOX(&attngraft::torch_library::fusedAttention<attngraft::torch_library::EmulatedDevice>));
+    using attngraft::torch_library::EmulatedDevice;
+    library.impl("fused_attention", TORCH_BOX(&attngraft::torch_library::fusedAttention<EmulatedDevice>));
+    library.impl("masked_softmax", TORCH_BOX(&attngraft::torch_library::maskedSoftmax<EmulatedDevice>));
 }

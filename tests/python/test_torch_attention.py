@@ -15,7 +15,7 @@ from torch_cases import arguments_of, tensors_of, to_numpy
 from attngraft import torch as attngraft_torch
 from attngraft.contract import CausalMode, EmptyRows
 from attngraft.errors import ContractError, MissingDependency
-from attngraft.torch import attention, device, eager, fused, fused_attention, path_of
+from attngraft.torch import attention, checks, device, eager, fused_attention, masked_softmax, path_of
 from attngraft.torch.front_door import EAGER, KERNEL, SDPA
 
 CASES = 40
@@ -165,12 +165,13 @@ def test_dropout_drops_a_share_of_the_weights(softcap: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "name", "words"),
     [
-        ({}, SDPA, "q is on cpu"),
+        ({}, SDPA, "the tensors are on cpu"),
         ({"softcap": 2.0}, EAGER, "has no softcap"),
         ({"scale": -1.0}, EAGER, "takes no scale of -1.0"),
         ({"bias": torch.zeros(SK), "dtype": torch.float16}, EAGER, "no bias of another type"),
+        ({"bias": torch.zeros(SK, requires_grad=True)}, EAGER, "wrong gradients"),
         ({"dropout_p": 0.1, "empty_rows": EmptyRows.UNIFORM}, EAGER, "its dropout would not reach"),
-        ({"need_weights": True}, EAGER, "the weights are asked for"),
+        ({"need_weights": True}, EAGER, "the weights are asked for; the tensors are on cpu"),
     ],
 )
 def test_path_of_says_which_and_why(arguments: dict[str, Any], name: str, words: str) -> None:
@@ -184,23 +185,27 @@ def test_the_kernel_is_for_capability_8_and_its_types(monkeypatch: pytest.Monkey
     assert "cuda:1 has compute capability 7.5" in (device.device_cannot(torch.device("cuda", 1)) or "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8, 0))
     assert device.device_cannot(torch.device("cuda", 1)) is None
-    assert "q is on mps" in (device.device_cannot(torch.device("mps")) or "")
+    assert "the tensors are on mps" in (device.device_cannot(torch.device("mps")) or "")
     q, k, v = make_qkv(torch.float64)
-    assert "float64 is not one of" in (fused.kernel_cannot(q, v) or "")
-    assert "head sizes 513 and 6" in (fused.kernel_cannot(make(1, 1, 1, 513), v.float()) or "")
-    assert fused.kernel_cannot(make(1, 1, 1, 512), v.float()) is None
+    assert "float64 is not one of" in (checks.attention_kernel_cannot(q, v) or "")
+    assert "head sizes 513 and 6" in (checks.attention_kernel_cannot(make(1, 1, 1, 513), v.float()) or "")
+    assert checks.attention_kernel_cannot(make(1, 1, 1, 512), v.float()) is None
 
 
 def test_without_the_kernel_a_cuda_tensor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = fused.attention_call(*(tensor.to("meta") for tensor in make_qkv()))
-    monkeypatch.setattr(fused, "device_cannot", lambda device: None)
-    monkeypatch.setattr(fused, "kernel_is_missing", lambda: "libattngraft_torch.so was not built; build it")
-    monkeypatch.setattr(fused, "_HAVE_OPERATIONS", ())
-    with pytest.raises(MissingDependency, match="was not built; build it; attngraft.torch.attention takes"):
-        fused._require_kernel(call)
-    monkeypatch.setattr(fused, "device_cannot", lambda device: "cuda:0 is too old")
+    tensors = [tensor.to("meta") for tensor in make_qkv()]
+    monkeypatch.setattr(device, "device_cannot", lambda device: None)
+    monkeypatch.setattr(device, "kernel_is_missing", lambda: "libattngraft_torch.so was not built; build it")
+    monkeypatch.setattr(device, "_HAVE_OPERATIONS", ())
+    with pytest.raises(
+        MissingDependency, match="fused_attention: .* was not built; build it; attngraft.torch.attention"
+    ):
+        fused_attention(*tensors)
+    with pytest.raises(MissingDependency, match="masked_softmax: .* was not built; build it; cast the scores, or take"):
+        masked_softmax(tensors[0])
+    monkeypatch.setattr(device, "device_cannot", lambda device: "cuda:0 is too old")
     with pytest.raises(ContractError, match="cuda:0 is too old; attngraft.torch.attention takes"):
-        fused._require_kernel(call)
+        fused_attention(*tensors)
 
 
 INT32 = torch.ones(B, dtype=torch.int32)
@@ -246,4 +251,5 @@ def test_a_wrong_dropout_is_refused() -> None:
 
 
 def test_public_names() -> None:
-    assert set(attngraft_torch.__all__) == {"Path", "attention", "fused_attention", "path_of"}
+    functions = {"attention", "fused_attention", "masked_softmax", "patch", "path_of", "register_attention", "unpatch"}
+    assert set(attngraft_torch.__all__) == {"Path", *functions}

@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-import attention_abi
 import numpy as np
 import pytest
 import torch
-from attention_cases import AttentionCase, assert_attention_matches, random_attention
-from torch_cases import tensors_of, to_numpy, to_torch
+from attention_cases import assert_attention_matches, random_attention
+from torch_cases import elsewhere, load_emulated, scalars_of, tensors_of, to_numpy, to_torch
 
-from attngraft.contract import CausalMode, EmptyRows, Role
+from attngraft.contract import Role
 from attngraft.torch import library
 
 CASES = 16
 WORK_LIMIT = 15_000
-
-BUILT = Path(attention_abi.emulation()._name).with_name("libattngraft_emulated_torch.so")
 
 B, H, HK, SQ, SK, D = 2, 4, 2, 3, 5, 8
 
 
 @pytest.fixture(scope="module", autouse=True)
 def emulated() -> None:
-    assert BUILT.is_file(), f"{BUILT} was not built: CMake found no PyTorch beside the build's Python"
-    torch.ops.load_library(str(BUILT))
-
-
-def scalars_of(case: AttentionCase, with_log_sum_exp: bool) -> tuple[Any, ...]:
-    c = case.config
-    causal, empty_rows = CausalMode.ALL.index(c.causal), EmptyRows.ALL.index(c.empty_rows)
-    return c.scale, causal, c.window_left, c.window_right, c.softcap, empty_rows, bool(c.exact), with_log_sum_exp
-
-
-def elsewhere(mask: torch.Tensor, scores: tuple[int, ...], rng: np.random.Generator) -> torch.Tensor:
-    """The same mask in other memory: expanded by strides of 0, with rows for columns, or a view of a larger one."""
-    way = rng.integers(4)
-    if way == 0:
-        return mask.expand(torch.broadcast_shapes(mask.shape, scores))
-    if way == 1 and mask.dim() >= 2:
-        return mask.transpose(-1, -2).contiguous().transpose(-1, -2)
-    if way == 2:
-        return torch.nn.functional.pad(mask, (3, 2))[..., 3:-2]
-    return mask
+    load_emulated()
 
 
 @pytest.mark.parametrize("seed", range(CASES))
@@ -59,17 +36,18 @@ def test_the_operator_is_attention_in_float64(seed: int) -> None:
     if seed % 3 == 0:  # their innermost elements are no neighbours
         q, v = (tensor.transpose(2, 3).contiguous().transpose(2, 3) for tensor in (q, v))
     tensors = (q, k, v, *(masks.get(role) for role in Role.ALL))
-    context, logarithms = torch.ops.attngraft_emulated.fused_attention(*tensors, *scalars_of(case, True))
+    scalars = (*scalars_of(case.config), bool(case.config.exact))
+    context, logarithms = torch.ops.attngraft_emulated.fused_attention(*tensors, *scalars, True)
     assert_attention_matches((to_numpy(context), to_numpy(logarithms)), case)
     assert (context.transpose(1, 2) if q.stride(1) < q.stride(2) else context).is_contiguous()
     assert logarithms.is_contiguous() and logarithms.dtype == torch.float32
-    alone, nothing = torch.ops.attngraft_emulated.fused_attention(*tensors, *scalars_of(case, False))
+    alone, nothing = torch.ops.attngraft_emulated.fused_attention(*tensors, *scalars, False)
     assert torch.equal(alone.nan_to_num(), context.nan_to_num()) and nothing.shape == (0,)
 
 
 def test_the_schema_is_that_of_the_package() -> None:
     schema = str(torch.ops.attngraft_emulated.fused_attention.default._schema)
-    assert schema == f"attngraft_emulated::{library._FORWARD}"
+    assert schema == f"attngraft_emulated::fused_attention{library.SCHEMAS['fused_attention']}"
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -84,7 +62,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"v": normal(B, HK, 4, D)}, f"v: expected shape [{B}, {HK}, {SK}, {D}]"),
     ({"k": normal(B, 3, SK, D), "v": normal(B, 3, SK, D)}, "q: expected a multiple of k's heads"),
     ({"bias": normal(SQ, 4)}, "bias: expected a shape that broadcasts to the scores"),
-    ({"bias": normal(1, 1, 1, 1, SK)}, "bias: expected at most four dimensions"),
+    ({"bias": normal(1, 1, 1, 1, SK)}, "bias: expected no more dimensions than the scores have"),
     ({"bias": normal(SK).half()}, "bias: expected the type of q, or float32"),
     ({"keep": normal(SK)}, "keep: expected bool, int8, uint8, int32 or int64"),
     ({"kv_lengths": normal(B)}, "kv_lengths: expected int32"),

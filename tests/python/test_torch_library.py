@@ -22,14 +22,15 @@ import json, sys, torch
 if len(sys.argv) > 1:
     torch.ops.load_library(sys.argv[1])
 import attngraft.torch
-from attngraft.torch.library import kernel_is_missing
+from attngraft.torch.library import SCHEMAS, kernel_is_missing
 q = torch.ones(1, 2, 3, 8)
 print(json.dumps({
     "missing": kernel_is_missing(),
-    "schema": str(torch.ops.attngraft.fused_attention.default._schema),
-    "cuda": torch._C._dispatch_has_kernel_for_dispatch_key("attngraft::fused_attention", "CUDA"),
+    "schemas": {name: str(getattr(torch.ops.attngraft, name).default._schema) for name in SCHEMAS},
+    "cuda": [torch._C._dispatch_has_kernel_for_dispatch_key(f"attngraft::{name}", "CUDA") for name in SCHEMAS],
     "compiler": "torch._dynamo" in sys.modules,
     "context": attngraft.torch.fused_attention(q, q, q).sum().item(),
+    "probabilities": attngraft.torch.masked_softmax(q).sum().item(),
 }))
 """
 
@@ -37,7 +38,8 @@ print(json.dumps({
 def test_the_library_loads_without_a_gpu_and_registers_its_kernel() -> None:
     assert LIBRARY.is_file(), f"{LIBRARY} was not built: CMake found no PyTorch beside the build's Python"
     assert library.kernel_is_missing() is None
-    assert torch._C._dispatch_has_kernel_for_dispatch_key("attngraft::fused_attention", "CUDA")
+    for name in library.SCHEMAS:
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"attngraft::{name}", "CUDA"), name
 
 
 @pytest.mark.parametrize("with_library", [True, False])
@@ -54,9 +56,10 @@ def test_the_operator_is_the_same_with_and_without_the_library(with_library: boo
         (package / "torch" / part.name).write_bytes(part.read_bytes())
     arguments = [LIBRARY] if with_library else []
     found = run_python(ASK, *arguments, **{library.LIBRARY_VARIABLE: "", "PYTHONPATH": str(tmp_path)})
-    assert found["cuda"] == with_library and found["context"] == 48.0
+    assert found["cuda"] == [with_library] * len(library.SCHEMAS)
+    assert found["context"] == 48.0 and found["probabilities"] == 6.0
     assert not found["compiler"], "importing attngraft.torch imports PyTorch's compiler, which takes a second"
-    assert found["schema"] == f"attngraft::{library._FORWARD}"
+    assert found["schemas"] == {name: f"attngraft::{name}{schema}" for name, schema in library.SCHEMAS.items()}
     if not with_library:
         assert "libattngraft_torch.so was not built; install attngraft with" in found["missing"]
 
@@ -82,6 +85,24 @@ def test_a_library_that_is_named_must_be_one(tmp_path: Path) -> None:
     assert missing.startswith("MissingDependency: ATTNGRAFT_TORCH_LIBRARY is /nowhere, where no file is")
     assert unreadable.startswith(f"EngineError: ATTNGRAFT_TORCH_LIBRARY: {text} cannot be loaded")
     assert foreign.startswith("EngineError: ") and "is no attngraft library for PyTorch" in foreign
+
+
+OLDER = """
+import json, torch
+library = torch.library.Library("attngraft", "FRAGMENT")
+library.define("fused_attention(Tensor q) -> Tensor")
+try:
+    import attngraft.torch
+except Exception as error:
+    print(json.dumps(f"{type(error).__name__}: {error}"))
+"""
+
+
+def test_a_library_of_another_version_is_told() -> None:
+    assert run_python(OLDER) == (
+        "EngineError: libattngraft_torch.so was built from another attngraft, its fused_attention is "
+        "attngraft::fused_attention(Tensor q) -> Tensor; build it again"
+    )
 
 
 def test_without_pytorch_the_message_says_what_to_install(tmp_path: Path) -> None:

@@ -1,14 +1,57 @@
-"""The cases of attention_cases.py as PyTorch's tensors, on any device."""
+"""The cases of attention_cases.py as PyTorch's tensors on any device, and the operators over stand-ins for kernels."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+import attention_abi
 import numpy as np
 import torch
 from attention_cases import DTYPES, AttentionCase
 
-__all__ = ["arguments_of", "to_numpy", "to_torch", "tensors_of"]
+from attngraft.contract import CausalMode, EmptyRows, MaskConfig
+
+__all__ = [
+    "arguments_of",
+    "arguments_of_mask",
+    "elsewhere",
+    "load_emulated",
+    "scalars_of",
+    "tensors_of",
+    "to_numpy",
+    "to_torch",
+]
+
+
+class MaskedCase(Protocol):
+    """What the cases of both operators have."""
+
+    @property
+    def config(self) -> MaskConfig: ...
+
+    @property
+    def operands(self) -> dict[str, np.ndarray]: ...
+
+
+def load_emulated() -> None:
+    """Gives torch.ops.attngraft_emulated. Fails where it was not built."""
+    built = Path(attention_abi.emulation()._name).with_name("libattngraft_emulated_torch.so")
+    assert built.is_file(), f"{built} was not built: CMake found no PyTorch beside the build's Python"
+    torch.ops.load_library(str(built))
+
+
+def elsewhere(tensor: torch.Tensor, scores: tuple[int, ...], rng: np.random.Generator) -> torch.Tensor:
+    """The same tensor, which broadcasts to the scores, in other memory: expanded by strides of 0, with rows for
+    columns, or a view of a larger one."""
+    way = rng.integers(4)
+    if way == 0:
+        return tensor.expand(torch.broadcast_shapes(tensor.shape, scores))
+    if way == 1 and tensor.dim() >= 2:
+        return tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if way == 2:
+        return torch.nn.functional.pad(tensor, (3, 2))[..., 3:-2]
+    return tensor
 
 
 def to_torch(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
@@ -36,7 +79,12 @@ def tensors_of(case: AttentionCase, device: str = "cpu") -> tuple[torch.Tensor, 
 
 
 def arguments_of(case: AttentionCase, device: str = "cpu") -> dict[str, Any]:
-    """The masks and scalars of a case as attngraft.torch has them."""
+    """The masks and scalars of a case as attngraft.torch's attention functions have them."""
+    return {**arguments_of_mask(case, device), "exact": bool(case.config.exact)}
+
+
+def arguments_of_mask(case: MaskedCase, device: str = "cpu") -> dict[str, Any]:
+    """The same of what both operators' cases have."""
     config = case.config
     return {
         **{role: to_torch(array, device) for role, array in case.operands.items()},
@@ -45,5 +93,10 @@ def arguments_of(case: AttentionCase, device: str = "cpu") -> dict[str, Any]:
         "scale": config.scale,
         "softcap": config.softcap,
         "empty_rows": config.empty_rows,
-        "exact": bool(config.exact),
     }
+
+
+def scalars_of(config: MaskConfig) -> tuple[Any, ...]:
+    """The scalars of a mask as the operators' schemas have them."""
+    causal, empty_rows = CausalMode.ALL.index(config.causal), EmptyRows.ALL.index(config.empty_rows)
+    return config.scale, causal, config.window_left, config.window_right, config.softcap, empty_rows

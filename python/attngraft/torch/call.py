@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attngraft.contract import CausalMode, EmptyRows, FusedAttention, Role
-from attngraft.errors import ContractError
+from attngraft.contract import CausalMode, EmptyRows, FusedAttention
+from attngraft.torch.arguments import mask_fields, operands_of
 from attngraft.torch.autocast import in_autocast_types
 from attngraft.torch.checks import Operands, check_attention
 
@@ -44,25 +44,9 @@ def attention_call(
 ) -> AttentionCall:
     """The arguments as `attngraft.torch.fused_attention` has them. Raises ContractError for others."""
     q, k, v, bias = in_autocast_types(q, k, v, bias)
-    operands = {Role.BIAS: bias, Role.KEEP: keep, Role.KV_LENGTHS: kv_lengths, Role.KV_STARTS: kv_starts}
+    operands = operands_of((bias, keep, kv_lengths, kv_starts))
     check_attention(q, k, v, operands)
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise ContractError(f"window: {window!r} is not a pair (left, right); -1 leaves a side unbounded")
     head_size = operator.index(q.shape[3])  # one number for each compiled graph, also where shapes are symbolic
-    config = FusedAttention(
-        operands=tuple(role for role in Role.ALL if operands[role] is not None),
-        scale=max(head_size, 1) ** -0.5 if scale is None else _constant(scale),
-        causal=causal,
-        window_left=window[0],
-        window_right=window[1],
-        softcap=_constant(softcap),
-        empty_rows=empty_rows,
-        exact=int(exact),
-    )
-    return AttentionCall(q, k, v, operands, config)
-
-
-def _constant(number: float) -> float:
-    """The same number. torch.compile makes a symbol of a float that changes between calls, which the checks of a
-    configuration do not take; writing it out and reading it again makes it a constant of the graph."""
-    return float.fromhex(float(number).hex())
+    scale = max(head_size, 1) ** -0.5 if scale is None else scale
+    fields = mask_fields(operands, causal, window, scale, softcap, empty_rows)
+    return AttentionCall(q, k, v, operands, FusedAttention(**fields, exact=int(exact)))

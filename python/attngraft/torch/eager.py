@@ -12,18 +12,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attngraft.contract import EmptyRows, FusedAttention, Role
+from attngraft.contract import EmptyRows, FusedAttention, MaskedSoftmax, Role
 from attngraft.torch.checks import Operands
-from attngraft.torch.softmax import allowed_keys, biased, capped, log_sum_exp, probabilities, rows_of
+from attngraft.torch.masked import call_softmax
+from attngraft.torch.softmax import (
+    accumulation_type,
+    allowed_keys,
+    biased,
+    capped,
+    log_sum_exp,
+    probabilities,
+    rows_of,
+)
 
-__all__ = ["accumulation_type", "backward", "empty_context", "forward", "with_weights"]
+__all__ = ["backward", "empty_context", "forward", "with_kernel_weights", "with_weights"]
 
 BLOCK_SCORES = 2**24
 """Scores of a block of query rows: 64 MiB in float32, large enough that a product fills a device."""
-
-
-def accumulation_type(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def empty_context(q: Tensor, value_size: int) -> Tensor:
@@ -44,6 +49,27 @@ def with_weights(
     weights = probabilities(s, allowed_keys(s, q.shape[2], config, operands), config.empty_rows)
     weights = functional.dropout(weights, dropout_p) if dropout_p else weights
     return _weigh(weights, v.to(wide)).to(q.dtype), weights.to(q.dtype)
+
+
+def with_kernel_weights(
+    q: Tensor, k: Tensor, v: Tensor, operands: Operands, config: FusedAttention
+) -> tuple[Tensor, Tensor]:
+    """The same by PyTorch's products in q's own type with the operator `masked_softmax` between them, differentiable
+    once. The product scales the scores, so that those of half types do not overflow before."""
+    # PyTorch's products times 0 are not to be relied on (2.11 on the CPU in bfloat16: what was in memory).
+    in_product, in_softmax = (config.scale, 1.0) if config.scale else (1.0, 0.0)
+    scores = _scaled_scores(q, k, in_product)
+    softmax = MaskedSoftmax(
+        operands=config.operands,
+        scale=in_softmax,
+        causal=config.causal,
+        window_left=config.window_left,
+        window_right=config.window_right,
+        softcap=config.softcap,
+        empty_rows=config.empty_rows,
+    )
+    weights = call_softmax(scores, operands, softmax)
+    return _weigh(weights, v), weights
 
 
 def forward(
@@ -135,6 +161,13 @@ def _by_key_head(rows: Tensor, kv_heads: int) -> Tensor:
 def _scores(q: Tensor, k: Tensor) -> Tensor:
     """q [B,H,R,D] times k [B,Hk,Sk,D]: [B,H,R,Sk], without copies of k for the heads that share it."""
     return (_by_key_head(q, k.shape[1]) @ k.transpose(2, 3)).reshape(*q.shape[:3], k.shape[2])
+
+
+def _scaled_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """`scale` times the same, rounded once."""
+    rows, keys = _by_key_head(q, k.shape[1]).flatten(0, 1), k.transpose(2, 3).flatten(0, 1)
+    scaled = torch.baddbmm(rows.new_empty(1, 1, 1), rows, keys, beta=0, alpha=scale)
+    return scaled.reshape(*q.shape[:3], k.shape[2])
 
 
 def _weigh(weights: Tensor, v: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from attngraft.errors import ContractError
 from attngraft.torch import eager
 from attngraft.torch.autocast import without_autocast
 from attngraft.torch.call import AttentionCall, attention_call
-from attngraft.torch.checks import kernel_cannot
+from attngraft.torch.checks import attention_kernel_cannot, softmax_kernel_cannot
 from attngraft.torch.device import device_cannot
 from attngraft.torch.fused import call_operator
 from attngraft.torch.library import kernel_is_missing
@@ -29,7 +29,7 @@ KERNEL, SDPA, EAGER = "kernel", "sdpa", "eager"
 @dataclass(frozen=True)
 class Path:
     """The way that `attention` takes. name: "kernel", "sdpa" (torch's scaled_dot_product_attention) or "eager" (two
-    matrix products and a masked softmax of PyTorch operations). reason: why not the one before it, or all is well."""
+    matrix products and a masked softmax between them). reason: why not the one before it, or all is well."""
 
     name: str
     reason: str
@@ -73,6 +73,8 @@ def attention(
             return call_operator(call, False)[0]
         if path == SDPA:
             return sdpa(call, dropout_p)
+        if need_weights and _softmax_cannot(call, dropout_p) is None:
+            return eager.with_kernel_weights(call.q, call.k, call.v, call.operands, call.config)
         context, weights = eager.with_weights(call.q, call.k, call.v, call.operands, call.config, dropout_p)
         return (context, weights) if need_weights else context
 
@@ -88,10 +90,11 @@ def _choose(call: AttentionCall, need_weights: bool, dropout_p: float) -> Path:
     if not 0.0 <= dropout_p < 1.0:
         raise ContractError(f"dropout_p: {dropout_p} is not in 0 to 1; it is the share of the weights that are dropped")
     if need_weights:
-        return Path(EAGER, "the weights are asked for")
+        softmax = _softmax_cannot(call, dropout_p) or "the softmax between the products is the kernel of masked_softmax"
+        return Path(EAGER, f"the weights are asked for; {softmax}")
     why_not_kernel = (
         device_cannot(call.q.device)
-        or kernel_cannot(call.q, call.v)
+        or attention_kernel_cannot(call.q, call.v)
         or kernel_is_missing()
         or ("the kernel drops no weights" if dropout_p else None)
     )
@@ -101,3 +104,13 @@ def _choose(call: AttentionCall, need_weights: bool, dropout_p: float) -> Path:
     if why_not_sdpa is None:
         return Path(SDPA, why_not_kernel)
     return Path(EAGER, f"{why_not_kernel}; {why_not_sdpa}")
+
+
+def _softmax_cannot(call: AttentionCall, dropout_p: float) -> str | None:
+    """Why the kernel of masked_softmax does not make the weights; None if it does."""
+    return (
+        device_cannot(call.q.device)
+        or softmax_kernel_cannot(call.q.dtype)
+        or kernel_is_missing()
+        or ("the kernel drops no weights" if dropout_p else None)
+    )

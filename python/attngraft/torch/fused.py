@@ -5,17 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from attngraft.contract import CausalMode, EmptyRows, Role
-from attngraft.errors import ContractError, MissingDependency
+from attngraft.torch.arguments import scalars_of
 from attngraft.torch.call import AttentionCall, attention_call
-from attngraft.torch.checks import kernel_cannot
-from attngraft.torch.device import device_cannot
-from attngraft.torch.library import kernel_is_missing
+from attngraft.torch.checks import attention_kernel_cannot
+from attngraft.torch.device import require_kernel
 from attngraft.torch.operator import fused_attention_operator
 
 __all__ = ["call_operator", "fused_attention"]
 
-_HAVE_OPERATIONS = ("cpu", "meta")
-"""Kinds of devices on which PyTorch operations stand in for the kernel."""
+_ADVICE = "attngraft.torch.attention takes PyTorch's own attention there"
 
 
 def fused_attention(
@@ -58,37 +56,19 @@ def fused_attention(
         q, k, v, bias=bias, keep=keep, kv_lengths=kv_lengths, kv_starts=kv_starts, causal=causal, window=window,
         scale=scale, softcap=softcap, empty_rows=empty_rows, exact=exact,
     )  # fmt: skip
-    _require_kernel(call)
+    require_kernel("fused_attention", call.q.device, attention_kernel_cannot(call.q, call.v), _ADVICE)
     context, logarithms = call_operator(call, return_lse)
     return (context, logarithms) if return_lse else context
 
 
 def call_operator(call: AttentionCall, with_log_sum_exp: bool) -> tuple[Tensor, Tensor]:
     """Context and log-sum-exp, [0] where it is not wanted."""
-    config = call.config
     return fused_attention_operator(
         call.q,
         call.k,
         call.v,
         *(call.operands[role] for role in Role.ALL),
-        config.scale,
-        CausalMode.ALL.index(config.causal),
-        config.window_left,
-        config.window_right,
-        config.softcap,
-        EmptyRows.ALL.index(config.empty_rows),
-        bool(config.exact),
+        *scalars_of(call.config),
+        bool(call.config.exact),
         with_log_sum_exp,
     )
-
-
-def _require_kernel(call: AttentionCall) -> None:
-    """Raises where the operator has no implementation for these tensors."""
-    q, v = call.q, call.v
-    if q.device.type in _HAVE_OPERATIONS:
-        return
-    advice = "attngraft.torch.attention takes PyTorch's own attention there"
-    if why := device_cannot(q.device) or kernel_cannot(q, v):
-        raise ContractError(f"fused_attention: {why}; {advice}")
-    if why := kernel_is_missing():
-        raise MissingDependency(f"fused_attention: {why}; {advice}")

@@ -1,7 +1,7 @@
-"""The operators of torch.ops.attngraft: their schemas, and the compiled library that gives fused attention on CUDA.
+"""The operators of torch.ops.attngraft: their schemas, and the compiled library that has their kernels for CUDA.
 
-In: libattngraft_torch.so, if it is there. Out: `fused_attention` and `fused_attention_backward` are defined; who
-registers kernels for them does it through LIBRARY.
+In: libattngraft_torch.so, if it is there. Out: `fused_attention`, `masked_softmax` and the backward pass of each are
+defined; who registers kernels for them does it through LIBRARY.
 """
 
 from __future__ import annotations
@@ -14,27 +14,31 @@ import torch
 from attngraft.contract import DOMAIN
 from attngraft.errors import EngineError, MissingDependency
 
-__all__ = ["LIBRARY", "LIBRARY_VARIABLE", "kernel_is_missing"]
+__all__ = ["LIBRARY", "LIBRARY_VARIABLE", "SCHEMAS", "kernel_is_missing"]
 
 LIBRARY_VARIABLE = "ATTNGRAFT_TORCH_LIBRARY"
 """Environment variable with the path of a library to use in place of the installed one."""
 
 _INSTALLED = Path(__file__).resolve().parents[1] / "lib" / "libattngraft_torch.so"
 
-_OPERANDS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? keep, Tensor? kv_lengths, Tensor? kv_starts"
+_OPERANDS = "Tensor? bias, Tensor? keep, Tensor? kv_lengths, Tensor? kv_starts"
 _SCALARS = "float scale, int causal, int window_left, int window_right, float softcap, int empty_rows"
+"""`causal` and `empty_rows` are positions in the contract's lists."""
 
-_FORWARD = (
-    f"fused_attention({_OPERANDS}, {_SCALARS}, bool exact, bool with_log_sum_exp) "
-    "-> (Tensor context, Tensor log_sum_exp)"
-)
-"""`causal` and `empty_rows` are positions in the contract's lists. Without `with_log_sum_exp` the second result is [0].
-plugin/torch/registration.cpp defines the same."""
+SCHEMAS = {
+    "fused_attention": f"(Tensor q, Tensor k, Tensor v, {_OPERANDS}, {_SCALARS}, bool exact, bool with_log_sum_exp) "
+    "-> (Tensor context, Tensor log_sum_exp)",
+    "masked_softmax": f"(Tensor scores, {_OPERANDS}, {_SCALARS}) -> Tensor",
+}
+"""Of the operators that libattngraft_torch.so defines too (plugin/torch/*_operator.h). Without `with_log_sum_exp` the
+second result is [0]."""
 
-_BACKWARD = (
-    f"fused_attention_backward(Tensor grad_context, Tensor grad_log_sum_exp, {_OPERANDS}, {_SCALARS}, bool with_bias) "
-    "-> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)"
-)
+_BACKWARD_SCHEMAS = {
+    "fused_attention_backward": "(Tensor grad_context, Tensor grad_log_sum_exp, Tensor q, Tensor k, Tensor v, "
+    f"{_OPERANDS}, {_SCALARS}, bool with_bias) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)",
+    "masked_softmax_backward": "(Tensor grad_probabilities, Tensor probabilities, Tensor? scores, "
+    f"{_OPERANDS}, {_SCALARS}, bool with_bias) -> (Tensor grad_scores, Tensor grad_bias)",
+}
 """Without `with_bias` the last result is [0]."""
 
 
@@ -71,18 +75,26 @@ def _load() -> str | None:
 
 
 def _is_defined() -> bool:
-    return hasattr(getattr(torch.ops, DOMAIN), "fused_attention")
+    return _found_schema("fused_attention") is not None
+
+
+def _found_schema(name: str) -> str | None:
+    operator = getattr(getattr(torch.ops, DOMAIN), name, None)
+    return None if operator is None else str(operator.default._schema)
 
 
 def _define() -> torch.library.Library:
     library = torch.library.Library(DOMAIN, "FRAGMENT")
-    if not _is_defined():
-        library.define(_FORWARD)
-    elif (found := str(torch.ops.attngraft.fused_attention.default._schema)) != f"{DOMAIN}::{_FORWARD}":
-        raise EngineError(
-            f"libattngraft_torch.so was built from another attngraft, its operator is {found}; build it again"
-        )
-    library.define(_BACKWARD)
+    is_loaded = _is_defined()
+    for name, schema in SCHEMAS.items():
+        if not is_loaded:
+            library.define(name + schema)
+        elif (found := _found_schema(name)) != f"{DOMAIN}::{name}{schema}":
+            raise EngineError(
+                f"libattngraft_torch.so was built from another attngraft, its {name} is {found}; build it again"
+            )
+    for name, schema in _BACKWARD_SCHEMAS.items():
+        library.define(name + schema)
     return library
 
 

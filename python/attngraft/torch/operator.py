@@ -11,53 +11,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attngraft.contract import CausalMode, EmptyRows, FusedAttention, Role
+from attngraft.contract import FusedAttention
 from attngraft.errors import ContractError
 from attngraft.torch import eager, vmap
+from attngraft.torch.arguments import OPERAND_COUNT, SCALAR_COUNT, config_of, operands_of
 from attngraft.torch.autocast import in_autocast_types, without_autocast
 from attngraft.torch.checks import Operands
 from attngraft.torch.library import LIBRARY
+from attngraft.torch.softmax import accumulation_type
 
 __all__ = ["fused_attention_operator"]
 
 fused_attention_operator = torch.ops.attngraft.fused_attention.default
 _backward_operator = torch.ops.attngraft.fused_attention_backward.default
 
-_TENSORS = 7
-"""q, k, v and the four operands come first."""
-_SCALARS = 6
-"""scale to empty_rows follow."""
+_TENSORS = 3 + OPERAND_COUNT
+"""q, k, v and the operands come first; the scalars of a mask follow."""
 
 
-def _operands(tensors: tuple[Tensor | None, ...]) -> Operands:
-    return dict(zip(Role.ALL, tensors, strict=True))
-
-
-def _config(scale: float, causal: int, left: int, right: int, softcap: float, empty_rows: int) -> FusedAttention:
-    return FusedAttention(
-        scale=scale,
-        causal=CausalMode.ALL[causal],
-        window_left=left,
-        window_right=right,
-        softcap=softcap,
-        empty_rows=EmptyRows.ALL[empty_rows],
-    )
+def _split(rest: tuple[Any, ...]) -> tuple[Operands, FusedAttention, tuple[Any, ...]]:
+    """Operands, configuration and flags: what comes after q, k and v."""
+    operands = operands_of(rest[:OPERAND_COUNT])
+    flags = OPERAND_COUNT + SCALAR_COUNT
+    return operands, config_of(FusedAttention, operands, rest[OPERAND_COUNT:flags]), rest[flags:]
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    operands, config, (_exact, with_log_sum_exp) = _operands(rest[:4]), _config(*rest[4:10]), rest[10:]
+    operands, config, (_exact, with_log_sum_exp) = _split(rest)
     return eager.forward(q, k, v, operands, config, with_log_sum_exp)
 
 
 def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     shape = q.shape[:3] if rest[-1] else (0,)
-    return eager.empty_context(q, v.shape[3]), q.new_empty(shape, dtype=eager.accumulation_type(q.dtype))
+    return eager.empty_context(q, v.shape[3]), q.new_empty(shape, dtype=accumulation_type(q.dtype))
 
 
 def _backward(
     grad_context: Tensor, grad_log_sum_exp: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
-    operands, config, with_bias = _operands(rest[:4]), _config(*rest[4:10]), rest[10]
+    operands, config, (with_bias,) = _split(rest)
     with without_autocast(q.device):  # a backward pass may run inside a region
         return eager.backward(grad_context, grad_log_sum_exp, q, k, v, operands, config, with_bias)
 
@@ -71,7 +63,7 @@ def _backward_shapes(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:_TENSORS])
-    ctx.scalars = inputs[_TENSORS : _TENSORS + _SCALARS]
+    ctx.scalars = inputs[_TENSORS : _TENSORS + SCALAR_COUNT]
 
 
 def _gradients(ctx: Any, grad_context: Tensor, grad_log_sum_exp: Tensor) -> tuple[Tensor | None, ...]:
@@ -83,8 +75,8 @@ def _gradients(ctx: Any, grad_context: Tensor, grad_log_sum_exp: Tensor) -> tupl
 
 def _refuse_second(_ctx: Any, *_grads: Tensor) -> tuple[Tensor | None, ...]:
     raise ContractError(
-        "fused_attention: no second derivatives; use attngraft.torch.attention(..., need_weights=True), whose PyTorch "
-        "operations have them"
+        "fused_attention: no second derivatives; attngraft.torch.attention(..., need_weights=True) has them on the CPU "
+        "and in float64"
     )
 
 

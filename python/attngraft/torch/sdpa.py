@@ -2,7 +2,9 @@
 
 In: arguments of the contract that it can express. Out: the context, of q's type. Rows without any allowed key take
 part as if all were allowed and are replaced afterwards, since backends differ in what they give for them. On CUDA it is
-asked without masks only: of 40 random cases with masks 3 gave zeros or NaN in rows with allowed keys (2.11, H200).
+asked without masks only: of 40 random cases with masks 3 gave zeros or NaN in rows with allowed keys (2.11, H200). On
+the CPU its gradients are wrong in rows to which a mask adds a number as low as -1e9 throughout (2.11): it is not asked
+about a bias where gradients are wanted.
 """
 
 from __future__ import annotations
@@ -14,9 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from attngraft.contract import CausalMode, EmptyRows, Role
-from attngraft.torch import eager
 from attngraft.torch.call import AttentionCall
-from attngraft.torch.softmax import allowed_keys, reached_keys
+from attngraft.torch.softmax import accumulation_type, allowed_keys, reached_keys
 
 __all__ = ["sdpa", "sdpa_cannot"]
 
@@ -30,6 +31,8 @@ def sdpa_cannot(call: AttentionCall, dropout_p: float) -> str | None:
         return f"scaled_dot_product_attention takes no scale of {config.scale}"
     if bias is not None and bias.dtype != q.dtype:
         return "scaled_dot_product_attention takes no bias of another type than q's"
+    if bias is not None and torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, call.v, bias)):
+        return "scaled_dot_product_attention under additive masks was seen to give wrong gradients"
     if dropout_p and config.empty_rows != EmptyRows.ZEROS:
         return "its dropout would not reach rows without allowed keys"
     if q.numel() == 0 or k.numel() == 0:
@@ -82,5 +85,5 @@ def _of_empty_row(q: Tensor, v: Tensor, empty_rows: str) -> Tensor:
     context."""
     if empty_rows != EmptyRows.UNIFORM:
         return q.new_zeros(())
-    mean = v.to(eager.accumulation_type(v.dtype)).mean(2, keepdim=True).to(v.dtype)
+    mean = v.to(accumulation_type(v.dtype)).mean(2, keepdim=True).to(v.dtype)
     return mean.repeat_interleave(q.shape[1] // v.shape[1], 1)

@@ -1,6 +1,6 @@
 """The contract's masked softmax by PyTorch operations, differentiable and without a NaN from finite input.
 
-In: scores [B, H, rows, Sk], or a block of their rows. Out: probabilities of the same shape and type.
+In: scores [..., Sq, Sk] of rank 2 to 6, or a block of their rows. Out: probabilities of the same shape and type.
 """
 
 from __future__ import annotations
@@ -13,7 +13,21 @@ from torch import Tensor
 from attngraft.contract import CausalMode, EmptyRows, MaskConfig, Role
 from attngraft.torch.checks import Operands
 
-__all__ = ["allowed_keys", "biased", "capped", "log_sum_exp", "probabilities", "reached_keys", "rows_of"]
+__all__ = [
+    "accumulation_type",
+    "allowed_keys",
+    "biased",
+    "capped",
+    "log_sum_exp",
+    "probabilities",
+    "reached_keys",
+    "rows_of",
+]
+
+
+def accumulation_type(dtype: torch.dtype) -> torch.dtype:
+    """float32, or float64 for float64 tensors."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def capped(x: Tensor, config: MaskConfig) -> Tensor:
@@ -28,7 +42,7 @@ def biased(s: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def rows_of(mask: Tensor | None, rows: slice) -> Tensor | None:
-    """What a mask that broadcasts to [B, H, Sq, Sk] says of some of the query rows."""
+    """What a mask that broadcasts to [..., Sq, Sk] says of some of the query rows."""
     return mask if mask is None or mask.dim() < 2 or mask.shape[-2] == 1 else mask[..., rows, :]
 
 
@@ -37,7 +51,7 @@ def allowed_keys(
 ) -> Tensor:
     """Where s may count, as the masks say and where s is not -inf. Of the scores' shape, or one that broadcasts to it.
 
-    scores   [B, H, rows, Sk], or, where nothing but the masks is to speak, a tensor [..., Sk] that broadcasts to it
+    scores   [..., rows, Sk], or, where nothing but the masks is to speak, a tensor of that rank that broadcasts to it
     queries  Sq, of which `scores` are the `rows`
     """
     allowed = scores != -math.inf
@@ -53,10 +67,11 @@ def allowed_keys(
         allowed = allowed & (j <= i + config.window_right)
     if (keep := rows_of(operands[Role.KEEP], rows)) is not None:
         allowed = allowed & (keep != 0)
+    batch = (-1,) + (1,) * (scores.dim() - 1)
     if (lengths := operands[Role.KV_LENGTHS]) is not None:
-        allowed = allowed & (j < lengths[:, None, None, None])
+        allowed = allowed & (j < lengths.reshape(batch))
     if (starts := operands[Role.KV_STARTS]) is not None:
-        allowed = allowed & (j >= starts[:, None, None, None])
+        allowed = allowed & (j >= starts.reshape(batch))
     return allowed
 
 
@@ -82,7 +97,7 @@ def probabilities(s: Tensor, allowed: Tensor, empty_rows: str) -> Tensor:
 
 
 def log_sum_exp(s: Tensor, allowed: Tensor) -> Tensor:
-    """[B, H, rows]: the logarithm of the sum of exp(s) over the allowed keys; -inf for a row without any, NaN where the
+    """[..., rows]: the logarithm of the sum of exp(s) over the allowed keys; -inf for a row without any, NaN where the
     probabilities are."""
     if s.shape[-1] == 0:
         return s.new_full(s.shape[:-1], -math.inf)

@@ -1,4 +1,4 @@
-#include "operator.h"
+#include "attention_operator.h"
 
 #include <torch/csrc/stable/ops.h>
 #include <torch/headeronly/core/ScalarType.h>
@@ -32,12 +32,12 @@ Tensor emptyLogSumExp(Tensor const& q, bool isWanted)
 
 } // namespace
 
-std::tuple<Tensor, Tensor> attend(
-    AttentionTensors const& tensors, AttentionScalars const& scalars, bool withLogSumExp, Kernels const& kernels)
+std::tuple<Tensor, Tensor> attend(AttentionTensors const& tensors, MaskScalars const& scalars, bool isExact,
+    bool withLogSumExp, AttentionKernels const& kernels)
 {
     Tensor const& q = tensors.q;
     AttentionTensors const inPlace = readable(tensors);
-    FusedAttentionParams params = paramsOf(inPlace, scalars);
+    FusedAttentionParams params = paramsOf(inPlace, scalars, isExact);
     Tensor const context = emptyContext(q, params.valueSize);
     Tensor const logSumExp = emptyLogSumExp(q, withLogSumExp);
     auto const bytes = static_cast<int64_t>(kernels.workspaceBytes(params));

@@ -116,6 +116,7 @@ private:
             warp.scaleContext(shrink);
         }
         warp.template multiplyValues<kMask == AttentionMask::kAny>(valueTiles + stage * Work::kValueStageBytes, factor);
+        warp.setBounds(factor);
     }
 
     //! Starts the copy of the tile at `firstKey`, if it is one, and returns the next tile to load.

@@ -32,6 +32,7 @@ struct AttentionRows
     float context[slices][values / 8][4];
     float sum[slices][2];       //!< of this thread's columns only, until finishSums
     float reference[slices][2]; //!< in units of the scores; -inf before any key is allowed
+    float bound[slices][2];     //!< a score beyond it raises the reference; -inf before any key is allowed
     bool isFar;                 //!< whether a reference of the warp is beyond kFarOffset
 
     //! What to multiply sums and context with once a reference has risen.
@@ -53,11 +54,12 @@ struct AttentionRows
             }
             sum[m][0] = sum[m][1] = 0.F;
             reference[m][0] = reference[m][1] = -INFINITY;
+            bound[m][0] = bound[m][1] = -INFINITY;
         }
         isFar = false;
     }
 
-    //! Brings the rows' references up to the tile's maxima where these exceed them by too much, and scales the sums.
+    //! Brings the rows' references up to the tile's maxima where these exceed the bounds, and scales the sums.
     //! `factor` turns units of the scores into powers of two. Returns whether the context is to be scaled too: for all
     //! threads of the warp alike.
     ATTNGRAFT_DEVICE bool raiseReferences(float factor, Shrink& shrink)
@@ -79,11 +81,8 @@ struct AttentionRows
                     odd = fmaxf(odd, scores[m][n][2 * half + 1]);
                 }
                 top[m][half] = fmaxf(even, odd);
-                // -inf - -inf is NaN, which exceeds nothing: a row without a key so far needs no reference.
-                float const rise = (top[m][half] - reference[m][half]) * factor;
-                // A weight that is more than half of its row must be exactly 1, or rounding it to 16 bits would show.
-                bool const isDominant = exp2Fast(rise) > fmaxf(sum[m][half], 1.F);
-                isExceeded = isExceeded || rise > kRescaleThreshold || isDominant;
+                // -inf exceeds nothing: a row without a key so far needs no reference.
+                isExceeded = isExceeded || top[m][half] > bound[m][half];
             }
         }
         if (!anyInWarp(isExceeded))
@@ -109,6 +108,25 @@ struct AttentionRows
         }
         isFar = anyInWarp(isBeyond);
         return true;
+    }
+
+    //! Sets the bounds for the next tile, once the sums have taken up one: while there is time, since a tile's first
+    //! exponentials wait for nothing but the comparison.
+    ATTNGRAFT_DEVICE void setBounds(float factor)
+    {
+        constexpr float kLargest = 3e38F; // for the smallest factors
+        float const unit = fminf(reciprocalFast(factor), kLargest);
+#pragma unroll
+        for (int m = 0; m < slices; ++m)
+        {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+            {
+                // A weight that is more than half of its row must be exactly 1, or rounding it to 16 bits would show.
+                float const powers = fminf(log2Fast(fmaxf(sum[m][half], 1.F)), kRescaleThreshold);
+                bound[m][half] = fmaf(powers, unit, reference[m][half]);
+            }
+        }
     }
 
     ATTNGRAFT_DEVICE void scaleContext(Shrink const& shrink)

@@ -254,6 +254,14 @@ ATTNGRAFT_DEVICE float reciprocalFast(float x)
     return y;
 }
 
+//! The logarithm to the base of 2, within 2^-22 or so.
+ATTNGRAFT_DEVICE float log2Fast(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 //! 2^x within 2 units in the last place; results below 2^-126 are 0.
 ATTNGRAFT_DEVICE float exp2Fast(float x)
 {

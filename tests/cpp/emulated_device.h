@@ -244,6 +244,11 @@ inline float reciprocalFast(float x)
     return 1.F / x;
 }
 
+inline float log2Fast(float x)
+{
+    return std::log2(x);
+}
+
 inline float exp2Fast(float x)
 {
     return std::exp2(x);

@@ -15,7 +15,7 @@ from attngraft.errors import AttngraftError, EngineError
 from attngraft.lower import parse_target
 from attngraft.rewrite import rewrite_model
 from attngraft.verify.widen import widened
-from benchmarks.results_file import Row
+from benchmarks.results_file import PLAIN, Row
 
 __all__ = [
     "OURS",
@@ -28,7 +28,7 @@ __all__ = [
     "time_forms",
 ]
 
-PLAIN, OURS = "tensorrt-plain", "ours"
+OURS = "ours"
 
 TARGET = parse_target("10.6")
 """The TensorRT that the models are lowered for."""

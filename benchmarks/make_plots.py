@@ -17,7 +17,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results_file import read_results
+from benchmarks.results_file import PLAIN, read_results
 
 try:
     import matplotlib
@@ -36,8 +36,6 @@ PEER_COLORS = ("#0072b2", "#009e73", "#56b4e9", "#cc79a7", "#999999")
 
 OUR_MARKER, PEER_MARKERS = "o", "sD^v"
 INCHES_WIDE, INCHES_A_LINE, INCHES_AROUND = 8.0, 0.24, 1.3
-PLAIN = "tensorrt-plain"
-"""The model as it was given, in results."""
 LEAST_POINTS = 3
 """Row lengths from which on a line is drawn."""
 

@@ -13,9 +13,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "CountRow", "Row", "read_results", "write_counts", "write_results"]
+__all__ = ["PLAIN", "RESULTS", "CountRow", "Row", "read_results", "write_counts", "write_results"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
+
+PLAIN = "tensorrt-plain"
+"""What the model as it was given is called among the peers."""
 
 ENVIRONMENT_KEYS = ("device", "driver", "cuda", "tensorrt", "torch")
 """Rows of an earlier run stay in a file only where all of these are the same. Each row says of which commit it is."""

@@ -33,6 +33,26 @@ struct MaskedSoftmaxParams
     EmptyRows emptyRows{EmptyRows::kZeros};
 };
 
+//! Where dimension `dim` of scores of rank `rank` lies in MaskedSoftmaxParams::dims: the batch in front, the others
+//! right-aligned, ones between.
+constexpr int64_t softmaxDimension(int64_t dim, int64_t rank)
+{
+    bool const isBatch = dim == 0 && rank > kMinScoreRank;
+    return isBatch ? 0 : kMaxRank - rank + dim;
+}
+
+//! Strides of an operand, one for each dimension of scores of rank `rank`, moved to where these lie.
+inline BroadcastTensor spreadOverScores(BroadcastTensor const& operand, int64_t rank)
+{
+    BroadcastTensor tensor;
+    tensor.data = operand.data;
+    for (int64_t dim = 0; dim < rank; ++dim)
+    {
+        tensor.strides[softmaxDimension(dim, rank)] = operand.strides[dim];
+    }
+    return tensor;
+}
+
 //! Enqueues one launch on `stream`. Allocates nothing, waits for nothing, and can be captured into a CUDA graph.
 //! Empty tensors (a dimension of 0) are fine and launch nothing.
 //! Returns cudaErrorInvalidValue for parameters outside the contract, else what the launch returned.

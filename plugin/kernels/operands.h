@@ -8,6 +8,7 @@ namespace attngraft
 {
 
 constexpr int kMaxRank = 6;
+constexpr int kMinScoreRank = 2; //!< without a batch dimension, which is a batch of one
 
 constexpr int kVectorBytes = 16; //!< the widest load of a thread
 

@@ -7,28 +7,6 @@
 
 namespace attngraft::plugin
 {
-namespace
-{
-//! Where dimension `index` of scores of rank `rank` lies in MaskedSoftmaxParams::dims: the batch in front, the others
-//! right-aligned, ones between.
-int32_t kernelDimension(int32_t index, int32_t rank) noexcept
-{
-    bool const isBatch = index == 0 && rank > kMinRank;
-    return isBatch ? 0 : kMaxRank - rank + index;
-}
-
-//! Strides of an operand moved to where the dimensions of scores of rank `rank` lie.
-BroadcastTensor spread(BroadcastTensor const& operand, int32_t rank) noexcept
-{
-    BroadcastTensor tensor{};
-    tensor.data = operand.data;
-    for (int32_t i = 0; i < rank; ++i)
-    {
-        tensor.strides[kernelDimension(i, rank)] = operand.strides[i];
-    }
-    return tensor;
-}
-} // namespace
 
 InputList softmaxInputs(MaskConfig const& config)
 {
@@ -55,14 +33,14 @@ MaskedSoftmaxParams makeSoftmaxParams(MaskConfig const& config, nvinfer1::Plugin
     std::fill(std::begin(params.dims), std::end(params.dims), int64_t{1});
     for (int32_t i = 0; i < rank; ++i)
     {
-        params.dims[kernelDimension(i, rank)] = scores.dims.d[i];
+        params.dims[softmaxDimension(i, rank)] = scores.dims.d[i];
     }
     params.scores = inputs == nullptr ? nullptr : inputs[0];
     params.probabilities = output;
     Operands operands = readOperands(
         config.operands, inputDescriptors + 1, inputs == nullptr ? nullptr : inputs + 1, scores.dims, scores.type);
-    operands.bias = spread(operands.bias, rank);
-    operands.keep = spread(operands.keep, rank);
+    operands.bias = spreadOverScores(operands.bias, rank);
+    operands.keep = spreadOverScores(operands.keep, rank);
     setMask(params, config, operands);
     return params;
 }

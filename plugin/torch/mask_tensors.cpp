@@ -9,8 +9,6 @@ namespace
 
 using torch::headeronly::ScalarType;
 
-constexpr int64_t kMatrixRank = 2; //!< of scores without a batch dimension, which are a batch of one
-
 //! A mask that broadcasts to the scores by NumPy's rules.
 void checkBroadcast(Tensor const& mask, char const* name, ScoresView const& scores)
 {
@@ -31,7 +29,7 @@ void checkCounts(std::optional<Tensor> const& tensor, char const* name, ScoresVi
     {
         requireDevice(*tensor, name, scores.tensor, scores.name);
         require(tensor->scalar_type() == ScalarType::Int, name, "int32");
-        bool const hasBatch = static_cast<int64_t>(scores.dims.size()) > kMatrixRank;
+        bool const hasBatch = static_cast<int64_t>(scores.dims.size()) > kMinScoreRank;
         requireSizes(*tensor, name, {hasBatch ? scores.dims[0] : 1});
     }
 }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from attention_cases import LOGARITHM_TOLERANCE, TOLERANCES, assert_attention_matches, random_attention
+from device_memory import allocations
 from torch_cases import arguments_of, tensors_of, to_numpy
 
 BUILT = Path(__file__).parents[2] / "build" / "lib" / "libattngraft_torch.so"
@@ -120,15 +121,6 @@ def test_empty_tensors(shape: tuple[int, int, int, int]) -> None:
     q, k = random_half(batch, heads, queries, D), random_half(batch, heads, keys, D)
     context, logarithms = fused_attention(q, k, k, return_lse=True)
     assert context.shape == q.shape and (context == 0).all() and (logarithms == -math.inf).all()
-
-
-def allocations(call: Callable[[], object]) -> int:
-    """How often a call asks PyTorch for device memory."""
-    before = torch.cuda.memory_stats()["allocation.all.allocated"]
-    kept = call()
-    count = torch.cuda.memory_stats()["allocation.all.allocated"] - before
-    del kept
-    return count
 
 
 def packed_views(memory: torch.Tensor, axis: int) -> list[torch.Tensor]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from build_support import REPOSITORY, run_python
+from device_memory import allocations
 
 BUILT = REPOSITORY / "build" / "lib" / "libattngraft_torch.so"
 if BUILT.is_file():  # before attngraft.torch is imported, which loads it
@@ -145,15 +145,6 @@ def test_scores_and_masks_of_any_strides() -> None:
     ):
         for given in (mask, mask > -1):
             assert_close(masked_softmax(scores, mask=given), masked_softmax(scores, mask=given.contiguous()))
-
-
-def allocations(call: Callable[[], object]) -> int:
-    """How often a call asks PyTorch for device memory."""
-    before = torch.cuda.memory_stats()["allocation.all.allocated"]
-    kept = call()
-    count = torch.cuda.memory_stats()["allocation.all.allocated"] - before
-    del kept
-    return count
 
 
 def test_masks_are_read_in_place() -> None:

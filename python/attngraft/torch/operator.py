@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from attngraft.contract import FusedAttention
-from attngraft.errors import ContractError
 from attngraft.torch import eager, vmap
 from attngraft.torch.arguments import OPERAND_COUNT, SCALAR_COUNT, config_of, operands_of
 from attngraft.torch.autocast import in_autocast_types, without_autocast
 from attngraft.torch.checks import Operands
-from attngraft.torch.library import LIBRARY
+from attngraft.torch.registration import OperatorParts, register_operator
 from attngraft.torch.softmax import accumulation_type
 
 __all__ = ["fused_attention_operator"]
@@ -73,31 +72,23 @@ def _gradients(ctx: Any, grad_context: Tensor, grad_log_sum_exp: Tensor) -> tupl
     return (*wanted, *(None for _ in ctx.needs_input_grad[4:]))
 
 
-def _refuse_second(_ctx: Any, *_grads: Tensor) -> tuple[Tensor | None, ...]:
-    raise ContractError(
-        "fused_attention: no second derivatives; attngraft.torch.attention(..., need_weights=True) has them on the CPU "
-        "and in float64"
-    )
-
-
 def _autocast(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
     q, k, v, bias = in_autocast_types(q, k, v, bias)
     with without_autocast(q.device):
         return fused_attention_operator(q, k, v, bias, *rest)
 
 
-def _register() -> None:
-    name, backward_name = "attngraft::fused_attention", "attngraft::fused_attention_backward"
-    LIBRARY.impl("fused_attention", _forward, "CPU")
-    LIBRARY.impl("fused_attention_backward", _backward, "CompositeExplicitAutograd")
-    torch.library.register_fake(name, _forward_shapes, lib=LIBRARY)
-    torch.library.register_fake(backward_name, _backward_shapes, lib=LIBRARY)
-    torch.library.register_autograd(name, _gradients, setup_context=_setup_context, lib=LIBRARY)
-    torch.library.register_autograd(backward_name, _refuse_second, lib=LIBRARY)
-    torch.library.register_vmap(name, vmap.forward, lib=LIBRARY)
-    torch.library.register_vmap(backward_name, vmap.backward, lib=LIBRARY)
-    for key in ("AutocastCPU", "AutocastCUDA"):
-        LIBRARY.impl("fused_attention", _autocast, key)
-
-
-_register()
+register_operator(
+    "fused_attention",
+    OperatorParts(
+        forward=_forward,
+        forward_shapes=_forward_shapes,
+        forward_vmap=vmap.forward,
+        backward=_backward,
+        backward_shapes=_backward_shapes,
+        backward_vmap=vmap.backward,
+        setup_context=_setup_context,
+        gradients=_gradients,
+        autocast=_autocast,
+    ),
+)

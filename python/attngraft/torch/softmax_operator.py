@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from attngraft.contract import EmptyRows, MaskedSoftmax, Role
-from attngraft.errors import ContractError
 from attngraft.torch import softmax_eager, vmap
 from attngraft.torch.arguments import OPERAND_COUNT, SCALAR_COUNT, config_of, operands_of
 from attngraft.torch.autocast import bias_in_autocast, without_autocast
 from attngraft.torch.checks import Operands
-from attngraft.torch.library import LIBRARY
+from attngraft.torch.registration import OperatorParts, register_operator
 
 __all__ = ["masked_softmax_operator"]
 
@@ -75,31 +74,23 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return (*wanted, *(None for _ in ctx.needs_input_grad[2:]))
 
 
-def _refuse_second(_ctx: Any, *_grads: Tensor) -> tuple[Tensor | None, ...]:
-    raise ContractError(
-        "masked_softmax: no second derivatives; attngraft.torch.attention(..., need_weights=True) has them on the CPU "
-        "and in float64"
-    )
-
-
 def _autocast(scores: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
     bias = bias if bias is None else bias_in_autocast(scores, bias)
     with without_autocast(scores.device):
         return masked_softmax_operator(scores, bias, *rest)
 
 
-def _register() -> None:
-    name, backward_name = "attngraft::masked_softmax", "attngraft::masked_softmax_backward"
-    LIBRARY.impl("masked_softmax", _forward, "CPU")
-    LIBRARY.impl("masked_softmax_backward", _backward, "CompositeExplicitAutograd")
-    torch.library.register_fake(name, _forward_shapes, lib=LIBRARY)
-    torch.library.register_fake(backward_name, _backward_shapes, lib=LIBRARY)
-    torch.library.register_autograd(name, _gradients, setup_context=_setup_context, lib=LIBRARY)
-    torch.library.register_autograd(backward_name, _refuse_second, lib=LIBRARY)
-    torch.library.register_vmap(name, vmap.softmax_forward, lib=LIBRARY)
-    torch.library.register_vmap(backward_name, vmap.softmax_backward, lib=LIBRARY)
-    for key in ("AutocastCPU", "AutocastCUDA"):
-        LIBRARY.impl("masked_softmax", _autocast, key)
-
-
-_register()
+register_operator(
+    "masked_softmax",
+    OperatorParts(
+        forward=_forward,
+        forward_shapes=_forward_shapes,
+        forward_vmap=vmap.softmax_forward,
+        backward=_backward,
+        backward_shapes=_backward_shapes,
+        backward_vmap=vmap.softmax_backward,
+        setup_context=_setup_context,
+        gradients=_gradients,
+        autocast=_autocast,
+    ),
+)

@@ -74,7 +74,7 @@ struct AttentionTile
         return rows * (headBytes > valueBytes ? headBytes : valueBytes);
     }
 
-    //! Of the counting barriers: one of a stage, or two of its keys and two of its values.
+    //! Of the counting barriers: one of the queries, and of each stage one, or two of its keys and two of its values.
     constexpr int barrierBytes() const
     {
         if (engine == AttentionEngine::kWarps)
@@ -82,7 +82,7 @@ struct AttentionTile
             return 0;
         }
         constexpr int kBarrierBytes = 8;
-        return stages * (engine == AttentionEngine::kSpecialised ? 4 : 1) * kBarrierBytes;
+        return (1 + stages * (engine == AttentionEngine::kSpecialised ? 4 : 1)) * kBarrierBytes;
     }
 
     //! Bytes of dynamic shared memory, the bits of scanned keys apart.

@@ -8,15 +8,18 @@
 namespace attngraft
 {
 
-//! Keys and values [batch, kvHeads, keys, size], read in boxes of one tile's keys by 64 columns.
+//! Queries [batch, kvHeads, heads of a group, queries, size], read in boxes of one tile's rows by 64 columns, and keys
+//! and values [batch, kvHeads, keys, size], of one tile's keys.
 struct BulkCopies
 {
+    CUtensorMap queries{};
     CUtensorMap keys{};
     CUtensorMap values{};
-    bool isUsable{false}; //!< else the kernel copies by itself
+    bool areQueriesUsable{false}; //!< else the kernel copies them by itself
+    bool isUsable{false};         //!< the same for keys and values
 };
 
 //! Without bulk copies where the driver has none, or where strides are not such as they need.
-BulkCopies makeBulkCopies(AttentionPlan const& plan, int tileKeys);
+BulkCopies makeBulkCopies(AttentionPlan const& plan, int tileRows, int tileKeys);
 
 } // namespace attngraft

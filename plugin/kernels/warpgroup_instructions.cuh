@@ -191,6 +191,17 @@ ATTNGRAFT_DEVICE void copyBox(
         : "memory");
 }
 
+//! The same of a tensor of one dimension more.
+ATTNGRAFT_DEVICE void copyBox(
+    SharedAddress to, void const* map, SharedAddress barrier, int column, int row, int head, int group, int batch)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4, %5, %6, %7}], [%2];\n" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(group), "r"(batch)
+        : "memory");
+}
+
+//! Fetches a map, so that the first copy with it need not wait for it.
 ATTNGRAFT_DEVICE void prefetchMap(void const* map)
 {
     asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");

@@ -16,6 +16,7 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
     using T = typename Base::T;
     using Rows = typename Base::Rows;
     using Mask = typename Base::Mask;
+    using Base::copies;
     using Base::keyTiles;
     using Base::pass;
     using Base::place;
@@ -42,6 +43,8 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
     {
         if (threadIdx.x == 0)
         {
+            this->prefetchMaps();
+            makeCountingBarrier(this->fullQueries(), 1);
             for (int stage = 0; stage < Tile::kStages; ++stage)
             {
                 makeCountingBarrier(full(stage), 1);
@@ -51,6 +54,7 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
         uint32_t chosen = 0;
         while (true) // twice at most
         {
+            bringQueries();
             attend();
             AttentionOutput<T, Tile, true, typename Rows::Rows> const output{
                 plan, place, rows, firstRow(), queryTile, this->unit(), computedHere(laneOfThread())};
@@ -60,6 +64,7 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
                 return;
             }
             this->goOn();
+            this->freeQueryTile();
         }
     }
 
@@ -77,15 +82,27 @@ private:
 
     ATTNGRAFT_DEVICE SharedAddress full(int stage) const
     {
-        return Base::barriers + stage * Base::kBarrierBytes;
+        return this->barrier(stage);
+    }
+
+    //! Starts the copy of the queries as early as can be: the thread that made the barriers needs no other's word for
+    //! them.
+    ATTNGRAFT_DEVICE void bringQueries()
+    {
+        if (!copies.areQueriesUsable)
+        {
+            this->template loadQueries<Tile::kRows, Tile::kThreads>(threadIdx.x, 0);
+            commitCopies();
+        }
+        else if (threadIdx.x == 0)
+        {
+            this->copyQueries();
+        }
     }
 
     //! Scores to context, over all keys of the block.
     ATTNGRAFT_DEVICE void attend()
     {
-        // The first copies start as early as can be: the thread that made the barriers needs no other's word for them.
-        this->template loadQueries<Tile::kRows, Tile::kThreads>(threadIdx.x, 0);
-        commitCopies();
         this->beginPass();
         if (this->scansKeys())
         {
@@ -99,9 +116,16 @@ private:
         }
         mask.locate(plan, place, firstRow(), pass);
         rows.clear();
-        waitForCopies<0>();
-        publishToAsyncProxy();
-        synchronizeBlock(); // the queries are there, and every thread knows of the barriers
+        if (!copies.areQueriesUsable)
+        {
+            waitForCopies<0>();
+            publishToAsyncProxy();
+        }
+        synchronizeBlock(); // every thread knows of the barriers, and of queries that others copied
+        if (copies.areQueriesUsable)
+        {
+            this->waitForQueries();
+        }
 
         int key = this->firstTile();
         if constexpr (kOverlaps)

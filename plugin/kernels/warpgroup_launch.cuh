@@ -27,7 +27,7 @@ struct WarpgroupLaunch
                 return warpgroupAttentionKernel<Math, Tile, kMask, kCapped>;
             }
         }();
-        return startKernel<Tile>(kernel, plan, stream, makeBulkCopies(plan, Tile::kKeys));
+        return startKernel<Tile>(kernel, plan, stream, makeBulkCopies(plan, Tile::kRows, Tile::kKeys));
     }
 };
 

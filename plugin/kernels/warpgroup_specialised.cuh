@@ -1,4 +1,4 @@
-// The attention kernel of compute capability 9.0 whose warp groups have parts: one loads keys and values, the others
+// The attention kernel of compute capability 9.0 whose warp groups have parts: one loads for the others, which
 // multiply and reduce, each at its own pace. Counting barriers tell when a stage of shared memory is full or empty.
 //
 // Within a warp group the products of one tile of keys run while the exponentials of the next are computed, as in
@@ -19,7 +19,7 @@ struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
     using Rows = typename Base::Rows;
     using Mask = typename Base::Mask;
     using Place = RingPlace<Tile::kStages>;
-    using Base::barriers;
+    using Base::copies;
     using Base::keyTiles;
     using Base::pass;
     using Base::place;
@@ -41,8 +41,10 @@ struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
 
     ATTNGRAFT_DEVICE void run()
     {
-        if (threadIdx.x == 0)
+        if (threadIdx.x == kConsumerThreads)
         {
+            this->prefetchMaps();
+            makeCountingBarrier(this->fullQueries(), 1);
             for (int stage = 0; stage < Tile::kStages; ++stage)
             {
                 makeCountingBarrier(fullKeys(stage), 1);
@@ -51,6 +53,10 @@ struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
                 makeCountingBarrier(emptyValues(stage), kConsumerThreads / 32);
             }
             publishCountingBarriers();
+            if (copies.areQueriesUsable)
+            {
+                this->copyQueries();
+            }
         }
         this->beginPass();
         synchronizeBlock();
@@ -68,25 +74,21 @@ struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
     }
 
 private:
-    ATTNGRAFT_DEVICE SharedAddress barrier(int kind, int stage) const
-    {
-        return barriers + (kind * Tile::kStages + stage) * Base::kBarrierBytes;
-    }
     ATTNGRAFT_DEVICE SharedAddress fullKeys(int stage) const
     {
-        return barrier(0, stage);
+        return this->barrier(stage);
     }
     ATTNGRAFT_DEVICE SharedAddress fullValues(int stage) const
     {
-        return barrier(1, stage);
+        return this->barrier(Tile::kStages + stage);
     }
     ATTNGRAFT_DEVICE SharedAddress emptyKeys(int stage) const
     {
-        return barrier(2, stage);
+        return this->barrier(2 * Tile::kStages + stage);
     }
     ATTNGRAFT_DEVICE SharedAddress emptyValues(int stage) const
     {
-        return barrier(3, stage);
+        return this->barrier(3 * Tile::kStages + stage);
     }
 
     //! Whether another pass follows, for rows without any key. All threads ask.
@@ -98,6 +100,7 @@ private:
         }
         this->goOn();
         this->beginPass(); // scans nothing: only a masked pass does
+        this->freeQueryTile();
         return true;
     }
 
@@ -105,7 +108,7 @@ private:
     {
         uint32_t const thread = threadIdx.x % kWarpgroupThreads;
         Place next;
-        do
+        while (true)
         {
             for (int key = this->firstTile(); key < range.end; key = this->nextTile(key + Tile::kKeys))
             {
@@ -121,7 +124,15 @@ private:
                     [&] { this->template loadValues<kWarpgroupThreads>(valueTile, thread, key); });
                 next.advance();
             }
-        } while (goesOn(false));
+            if (!goesOn(false))
+            {
+                return;
+            }
+            if (thread == 0 && copies.areQueriesUsable)
+            {
+                this->copyQueries();
+            }
+        }
     }
 
     //! A tile of keys or values to shared memory, once the stage is empty: by the copy engine, or by all threads where
@@ -165,9 +176,16 @@ private:
         bool isLast = false;
         while (!isLast)
         {
-            loadOwnQueries(warpgroup);
+            if (!copies.areQueriesUsable)
+            {
+                loadOwnQueries(warpgroup);
+            }
             mask.locate(plan, place, firstRow, pass);
             rows.clear();
+            if (copies.areQueriesUsable)
+            {
+                this->waitForQueries();
+            }
             attend(warpgroup, keys, values, rows, mask);
             rows.finishSums();
             // The context leaves through the queries' tile: no product may read it any more.

@@ -34,6 +34,9 @@ struct WarpgroupWork : BlockWork<typename Math::Element, Tile, kMask, true>
     using Work::plan;
 
     static constexpr int kBarrierBytes = 8;
+    static constexpr int kColumnsOfPanel = 64;
+    static constexpr int kHeadPanels = (Tile::kHead + kColumnsOfPanel - 1) / kColumnsOfPanel;
+    static constexpr int kValuePanels = (Tile::kValue + kColumnsOfPanel - 1) / kColumnsOfPanel;
 
     BulkCopies const& copies;
     SharedAddress const barriers;
@@ -43,6 +46,51 @@ struct WarpgroupWork : BlockWork<typename Math::Element, Tile, kMask, true>
         , copies(copies_)
         , barriers(Work::queryTile + Tile::kSharedBytes - Tile::kBarrierBytes)
     { }
+
+    //! Of the queries' copy; those of the stages follow.
+    ATTNGRAFT_DEVICE SharedAddress fullQueries() const
+    {
+        return barriers;
+    }
+
+    ATTNGRAFT_DEVICE SharedAddress barrier(int index) const
+    {
+        return barriers + (1 + index) * kBarrierBytes;
+    }
+
+    ATTNGRAFT_DEVICE void prefetchMaps() const
+    {
+        prefetchMap(&copies.queries);
+        prefetchMap(&copies.keys);
+        prefetchMap(&copies.values);
+    }
+
+    //! One thread starts the bulk copy of the block's queries; rows that do not exist become zeros.
+    ATTNGRAFT_DEVICE void copyQueries() const
+    {
+        int const headInGroup = place.head - place.kvHead * static_cast<int>(plan.headsOfGroup.value);
+        arriveExpecting(fullQueries(), Tile::kRows * Tile::kHeadBytes);
+#pragma unroll
+        for (int panel = 0; panel < kHeadPanels; ++panel)
+        {
+            copyBox(this->queryTile + panel * TileLayouts<Tile>::Query::kPanelBytes, &copies.queries, fullQueries(),
+                panel * kColumnsOfPanel, place.firstRow, headInGroup, place.kvHead, place.batch);
+        }
+    }
+
+    //! Waits for the queries of this pass, of which each has a copy of its own.
+    ATTNGRAFT_DEVICE void waitForQueries() const
+    {
+        waitForPhase(fullQueries(), pass == MaskPass::kMasked ? 0U : 1U);
+    }
+
+    //! All threads of the block are done with the queries' tile, through which contexts left, and the copy engine may
+    //! write it again.
+    ATTNGRAFT_DEVICE static void freeQueryTile()
+    {
+        publishToAsyncProxy();
+        synchronizeBlock();
+    }
 
     //! Whether the copy engine brings a tile: it cannot leave out keys that are not read, but gives zeros beyond the
     //! last of the tensor.
@@ -75,10 +123,6 @@ struct WarpgroupWork : BlockWork<typename Math::Element, Tile, kMask, true>
         rows.setBounds(factor);
         return isRaised;
     }
-
-    static constexpr int kColumnsOfPanel = 64;
-    static constexpr int kHeadPanels = (Tile::kHead + kColumnsOfPanel - 1) / kColumnsOfPanel;
-    static constexpr int kValuePanels = (Tile::kValue + kColumnsOfPanel - 1) / kColumnsOfPanel;
 
 private:
     template <int panels, int panelBytes>

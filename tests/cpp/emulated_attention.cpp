@@ -22,7 +22,7 @@ using attngraft::emulation::grids;
 using attngraft::emulation::runGrid;
 
 //! What is asked for with a null pointer.
-constexpr Device kPlainDevice{attngraft::kSharedBytesAnywhere, 0, 0};
+constexpr Device kPlainDevice{attngraft::kSharedBytesAnywhere, 0, 0, 0};
 
 void chooseDevice(Device const* device)
 {

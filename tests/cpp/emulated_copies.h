@@ -42,13 +42,17 @@ private:
     }
 };
 
-//! What the emulation keeps in a CUtensorMap: a tensor [batch, heads, rows, columns] of 16-bit elements.
+constexpr int kMostBoxDims = 5;
+
+//! What the emulation keeps in a CUtensorMap: a tensor of 16-bit elements, [batch, heads, rows, columns] or, with heads
+//! in groups, of a dimension more.
 struct BoxedTensor
 {
     uint8_t const* data;
-    int64_t sizes[4];   //!< columns first
-    int64_t strides[4]; //!< in bytes
-    int32_t boxRows;    //!< of kBoxRowBytes
+    int32_t dims;
+    int32_t boxRows;               //!< of kBoxRowBytes
+    int64_t sizes[kMostBoxDims];   //!< columns first
+    int64_t strides[kMostBoxDims]; //!< in bytes
 };
 
 constexpr SharedAddress kBoxRowBytes = 128; //!< of a swizzled panel
@@ -59,7 +63,7 @@ struct BoxCopy
     BoxedTensor tensor;
     SharedAddress to;
     SharedAddress barrier;
-    int first[4]; //!< coordinates, column first
+    int first[kMostBoxDims]; //!< coordinates, column first
 };
 
 class CopyEngine
@@ -95,9 +99,15 @@ public:
         return found->second;
     }
 
-    //! Starts a copy, which arrives now or when somebody waits for its barrier.
-    void start(BoxCopy const& copy, bool arrivesNow)
+    //! Starts a copy, by an instruction for tensors of so many dimensions, which arrives now or when somebody waits for
+    //! its barrier.
+    void start(BoxCopy const& copy, int dims, bool arrivesNow)
     {
+        if (copy.tensor.dims != dims)
+        {
+            throw std::logic_error("a bulk copy of " + std::to_string(dims) + " dimensions of a tensor of "
+                + std::to_string(copy.tensor.dims));
+        }
         mCopies.push_back(copy);
         if (arrivesNow)
         {
@@ -141,16 +151,16 @@ private:
     {
         BoxedTensor const& tensor = copy.tensor;
         int64_t const column = copy.first[0] + static_cast<int64_t>(byte) / tensor.strides[0];
-        int64_t const at[] = {column, int64_t{copy.first[1]} + row, copy.first[2], copy.first[3]};
         std::memset(to, 0, kUnitBytes);
         int64_t offset = 0;
-        for (int axis = 0; axis < 4; ++axis)
+        for (int axis = 0; axis < tensor.dims; ++axis)
         {
-            if (at[axis] < 0 || at[axis] >= tensor.sizes[axis])
+            int64_t const at = axis == 0 ? column : int64_t{copy.first[axis]} + (axis == 1 ? row : 0);
+            if (at < 0 || at >= tensor.sizes[axis])
             {
                 return;
             }
-            offset += at[axis] * tensor.strides[axis];
+            offset += at * tensor.strides[axis];
         }
         int64_t const left = (tensor.sizes[0] - column) * tensor.strides[0];
         std::memcpy(to, tensor.data + offset, static_cast<size_t>(std::min<int64_t>(left, kUnitBytes)));

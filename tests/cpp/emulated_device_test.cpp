@@ -112,7 +112,8 @@ void makeBarrier(int arrivals)
 struct Box
 {
     std::vector<uint16_t> ones = std::vector<uint16_t>(size_t{64} * 64, 0x3c00);
-    emulation::BoxedTensor map{reinterpret_cast<uint8_t const*>(ones.data()), {64, 64, 1, 1}, {2, 128, 8192, 8192}, 64};
+    emulation::BoxedTensor map{
+        reinterpret_cast<uint8_t const*>(ones.data()), 4, 64, {64, 64, 1, 1, 1}, {2, 128, 8192, 8192, 0}};
     static constexpr int kBytes = 64 * 128;
 
     void copy() const

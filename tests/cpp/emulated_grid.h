@@ -17,7 +17,8 @@ struct Device
 {
     int32_t sharedBytes; //!< that a block can have
     int32_t hasWarpgroups;
-    int32_t hasBulkCopies;
+    int32_t hasBulkCopies;  //!< of keys and values
+    int32_t hasQueryCopies; //!< bulk ones
 };
 
 struct Grids

@@ -19,16 +19,32 @@ namespace
 using emulation::BoxedTensor;
 using emulation::runGrid;
 
-void describe(
-    CUtensorMap& map, HeadTensor<void const*> const& tensor, AttentionPlan const& plan, int size, int tileKeys)
+void store(CUtensorMap& map, BoxedTensor boxed)
 {
     static_assert(sizeof(BoxedTensor) <= sizeof(CUtensorMap), "what is opaque to kernels has room for it");
     constexpr int64_t kElementBytes = 2;
-    BoxedTensor const boxed{static_cast<uint8_t const*>(tensor.data), {size, plan.keys, plan.kvHeads, plan.batch},
-        {kElementBytes, tensor.rowStride * kElementBytes, tensor.headStride * kElementBytes,
-            tensor.batchStride * kElementBytes},
-        tileKeys};
+    for (int64_t& stride : boxed.strides)
+    {
+        stride *= kElementBytes;
+    }
     std::memcpy(&map, &boxed, sizeof(boxed));
+}
+
+void describeQueries(CUtensorMap& map, AttentionPlan const& plan, int tileRows)
+{
+    HeadTensor<void const*> const& tensor = plan.query;
+    store(map,
+        {static_cast<uint8_t const*>(tensor.data), 5, tileRows,
+            {plan.headSize, plan.queries, plan.headsOfGroup.value, plan.kvHeads, plan.batch},
+            {1, tensor.rowStride, tensor.headStride, plan.queryGroupStride, tensor.batchStride}});
+}
+
+void describeKeys(
+    CUtensorMap& map, HeadTensor<void const*> const& tensor, AttentionPlan const& plan, int size, int tileKeys)
+{
+    store(map,
+        {static_cast<uint8_t const*>(tensor.data), 4, tileKeys, {size, plan.keys, plan.kvHeads, plan.batch, 1},
+            {1, tensor.rowStride, tensor.headStride, tensor.batchStride, 0}});
 }
 
 template <typename Math>
@@ -37,7 +53,7 @@ struct EmulatedLaunch
     template <typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
     cudaError_t run(AttentionPlan const& plan) const
     {
-        BulkCopies const copies = makeBulkCopies(plan, Tile::kKeys);
+        BulkCopies const copies = makeBulkCopies(plan, Tile::kRows, Tile::kKeys);
         return runGrid(attentionGrid<Tile>(plan), Tile::kThreads, sharedBytes<Tile>(plan), [&] {
             if constexpr (Tile::kTile.engine == AttentionEngine::kSpecialised)
             {
@@ -59,12 +75,15 @@ cudaError_t emulate(AttentionPlan const& plan)
 
 } // namespace
 
-BulkCopies makeBulkCopies(AttentionPlan const& plan, int tileKeys)
+BulkCopies makeBulkCopies(AttentionPlan const& plan, int tileRows, int tileKeys)
 {
+    emulation::Device const& device = emulation::grids().device;
     BulkCopies copies;
-    copies.isUsable = emulation::grids().device.hasBulkCopies != 0 && plan.keys > 0;
-    describe(copies.keys, plan.key, plan, plan.headSize, tileKeys);
-    describe(copies.values, plan.value, plan, plan.valueSize, tileKeys);
+    copies.areQueriesUsable = device.hasQueryCopies != 0;
+    copies.isUsable = device.hasBulkCopies != 0 && plan.keys > 0;
+    describeQueries(copies.queries, plan, tileRows);
+    describeKeys(copies.keys, plan.key, plan, plan.headSize, tileKeys);
+    describeKeys(copies.values, plan.value, plan, plan.valueSize, tileKeys);
     return copies;
 }
 

@@ -95,13 +95,30 @@ inline void waitForPhase(SharedAddress barrier, uint32_t parity)
     });
 }
 
+namespace emulation
+{
 //! `map`: a CUtensorMap with a BoxedTensor in it.
+inline void startBox(BoxCopy copy, void const* map, int dims)
+{
+    std::memcpy(&copy.tensor, map, sizeof(copy.tensor));
+    block().copyEngine.start(copy, dims, block().tossCoin());
+}
+} // namespace emulation
+
 inline void copyBox(SharedAddress to, void const* map, SharedAddress barrier, int column, int row, int head, int batch)
 {
-    emulation::BoxCopy copy{{}, to, barrier, {column, row, head, batch}};
-    std::memcpy(&copy.tensor, map, sizeof(copy.tensor));
-    emulation::block().copyEngine.start(copy, emulation::block().tossCoin());
+    emulation::startBox({{}, to, barrier, {column, row, head, batch, 0}}, map, 4);
 }
+
+inline void copyBox(
+    SharedAddress to, void const* map, SharedAddress barrier, int column, int row, int head, int group, int batch)
+{
+    emulation::startBox({{}, to, barrier, {column, row, head, group, batch}}, map, 5);
+}
+
+//! There is nothing to wait for.
+inline void prefetchMap(void const*)
+{ }
 
 inline void arriveThreads(int barrier, int threads)
 {

@@ -26,19 +26,23 @@ SHARED_BYTES = 227 * 1024
 
 
 class Device(ctypes.Structure):
-    """An emulated device: shared memory of a block in bytes, warp groups, bulk copies."""
+    """An emulated device: bytes of a block's shared memory, warp groups, bulk copies of keys and values, of queries."""
 
     _fields_ = [
         ("shared_bytes", ctypes.c_int32),
         ("has_warpgroups", ctypes.c_int32),
         ("has_bulk_copies", ctypes.c_int32),
+        ("has_query_copies", ctypes.c_int32),
     ]
 
 
 PLAIN = Device(SHARED_BYTES, 0, 0)
-WARPGROUPS = Device(SHARED_BYTES, 1, 1)
-WARPGROUPS_ALONE = Device(SHARED_BYTES, 1, 0)
-"""The kernels of compute capability 9.0 where the driver has no bulk copies, or strides are not such as they need."""
+WARPGROUPS = Device(SHARED_BYTES, 1, 1, 1)
+QUERIES_ALONE = Device(SHARED_BYTES, 1, 0, 1)
+KEYS_ALONE = Device(SHARED_BYTES, 1, 1, 0)
+WARPGROUPS_ALONE = Device(SHARED_BYTES, 1, 0, 0)
+"""The kernels of compute capability 9.0 where the driver has no bulk copies, or strides are not such as they
+need: those of keys and values, of queries, or of all."""
 
 
 class BroadcastTensor(ctypes.Structure):

@@ -10,7 +10,16 @@ from functools import partial
 
 import numpy as np
 import pytest
-from attention_abi import WARPGROUPS, WARPGROUPS_ALONE, Device, emulated_attention, variants, warpgroup_variants
+from attention_abi import (
+    KEYS_ALONE,
+    QUERIES_ALONE,
+    WARPGROUPS,
+    WARPGROUPS_ALONE,
+    Device,
+    emulated_attention,
+    variants,
+    warpgroup_variants,
+)
 from attention_cases import (
     FOR_WARPGROUPS,
     AttentionCase,
@@ -28,6 +37,7 @@ WORK_LIMIT = 3_000_000
 """Multiplications of a random case: see attention_cases.WORK_LIMIT."""
 
 DEVICES = {"bulk copies": WARPGROUPS, "own copies": WARPGROUPS_ALONE}
+MIXED_DEVICES = {"bulk copies of queries": QUERIES_ALONE, "bulk copies of keys": KEYS_ALONE}
 TILE_HEADS = (64, 128, 256, 320)
 """Of the tiles for warp groups: every variant serves one of them."""
 
@@ -57,7 +67,7 @@ def test_random_sizes_layouts_and_masks(first: int) -> None:
         case = random_attention(seed, WORK_LIMIT, FOR_WARPGROUPS)
         rng = np.random.default_rng(seed)
         variant = int(rng.choice(warpgroup_variants(case)))
-        device = DEVICES[str(rng.choice(list(DEVICES)))]
+        device = (DEVICES | MIXED_DEVICES)[str(rng.choice([*DEVICES, *MIXED_DEVICES]))]
         assert_attention_matches(emulated_attention(case, variant, seed, device), case)
 
 
@@ -85,9 +95,29 @@ def test_the_table_chooses_them_for_many_rows_and_the_others_for_few() -> None:
 @pytest.mark.parametrize("size", [64, 128])
 def test_query_heads_of_a_group_side_by_side(size: int) -> None:
     """Where no one stride leads from each query head to the next."""
-    case = small_case(heads=4, kv_heads=2, size=size)
+    case = small_case(batch=2, heads=6, kv_heads=2, size=size)
     for variant, device in every_variant(case):
         assert_attention_matches(emulated_attention(case, variant, device=device, in_groups=True), case)
+
+
+@pytest.mark.parametrize("device", MIXED_DEVICES.values(), ids=MIXED_DEVICES)
+def test_bulk_copies_of_queries_alone_or_of_keys_alone(device: Device) -> None:
+    """Rows that end within each warp group of a tile, and two passes, of which the second reads the queries again."""
+    lengths = {Role.KV_LENGTHS: np.array([0, 130], np.int32)}
+    for size in TILE_HEADS:
+        config = FusedAttention((Role.KV_LENGTHS,), size**-0.5, empty_rows=EmptyRows.UNMASKED)
+        for queries in (17, 100, 170):
+            case = small_case(batch=2, heads=1, queries=queries, size=size, config=config, operands=lengths)
+            for variant in warpgroup_variants(case):
+                assert_attention_matches(emulated_attention(case, variant, seed=queries, device=device), case)
+
+
+def test_no_keys_at_all() -> None:
+    """Queries are brought and waited for though nothing is multiplied with them."""
+    case = small_case(keys=0)
+    for variant, device in every_variant(case):
+        context, logarithms = emulated_attention(case, variant, device=device)
+        assert (context == 0).all() and (logarithms == -np.inf).all()
 
 
 @pytest.mark.parametrize(("size", "value_size"), [(40, 64), (128, 72), (64, 200), (320, 16)])

@@ -35,6 +35,8 @@ struct AttentionBlock : BlockWork<typename Math::Element, Tile, kMask, kVectorwi
 
     ATTNGRAFT_DEVICE void run()
     {
+        waitForEarlierKernels();
+        letNextKernelBegin();
         uint32_t chosen = 0;
         while (true) // twice at most, in one loop so that the code is there once
         {

@@ -6,6 +6,41 @@
 namespace attngraft
 {
 
+//! Whether attention kernels may begin while the kernel before them ends, and wait for it by themselves (CUDA's
+//! "programmatic dependent launch"). Their first instructions then cost no time of their own.
+constexpr bool kUsesDependentLaunch = true;
+
+//! CUDA, driver and runtime, from which on such launches can be captured into graphs.
+constexpr int kDependentLaunchSince = 12030;
+
+//! Whether code for devices of compute capability `major` is among what was compiled, `compiledFor`, and waits: else
+//! the driver would have made it from code for older ones, which does not.
+template <int... compiledFor>
+constexpr bool waitsByItself(int major)
+{
+    constexpr int kWaitSince = 900;
+    return ((compiledFor >= kWaitSince && compiledFor / 100 == major) || ...);
+}
+
+static_assert(waitsByItself<800, 900>(9) && waitsByItself<800, 900, 1000>(10));
+static_assert(!waitsByItself<800, 900>(8) && !waitsByItself<800>(9) && !waitsByItself<800, 900>(10));
+
+//! Whether the current device and its driver know such launches.
+template <int... compiledFor>
+bool canBeginEarly()
+{
+    static int const driver = [] {
+        int version = 0;
+        return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+    }();
+    int device = 0;
+    int major = 0;
+    return kUsesDependentLaunch && CUDART_VERSION >= kDependentLaunchSince && driver >= kDependentLaunchSince
+        && cudaGetDevice(&device) == cudaSuccess
+        && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess
+        && waitsByItself<compiledFor...>(major);
+}
+
 //! Launches `kernel` over the plan's grid. `more` are its parameters behind the plan.
 template <typename Tile, typename... More>
 cudaError_t startKernel(
@@ -19,7 +54,17 @@ cudaError_t startKernel(
     {
         return status;
     }
-    kernel<<<attentionGrid<Tile>(plan), Tile::kThreads, bytes, stream>>>(plan, more...);
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = attentionGrid<Tile>(plan);
+    launch.blockDim = dim3(Tile::kThreads);
+    launch.dynamicSmemBytes = static_cast<size_t>(bytes);
+    launch.stream = stream;
+    launch.attrs = &early;
+    launch.numAttrs = canBeginEarly<__CUDA_ARCH_LIST__>() ? 1 : 0;
+    cudaLaunchKernelEx(&launch, kernel, plan, more...);
     return cudaGetLastError();
 }
 

@@ -58,6 +58,24 @@ ATTNGRAFT_DEVICE SharedAddress dynamicSharedMemory()
     return static_cast<SharedAddress>(__cvta_generic_to_shared(attngraftSharedMemory));
 }
 
+//! Waits until the kernels before this one are done and what they wrote is there: before any access to global memory.
+//! Kernels that wait may begin while the one before them runs, see startKernel. Nothing before compute capability 9.0.
+ATTNGRAFT_DEVICE void waitForEarlierKernels()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
+//! Lets a kernel begin that waits for this one by itself, once all blocks have said so: none is in want of a place
+//! then.
+ATTNGRAFT_DEVICE void letNextKernelBegin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
 //! Starts a copy of 16 bytes, of which those beyond `bytes` become 0. `from` is aligned to 16 bytes.
 ATTNGRAFT_DEVICE void copyAsync16(SharedAddress to, void const* from, int bytes)
 {

@@ -51,6 +51,8 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
             }
             publishCountingBarriers();
         }
+        waitForEarlierKernels();
+        letNextKernelBegin();
         uint32_t chosen = 0;
         while (true) // twice at most
         {

@@ -41,7 +41,8 @@ struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
 
     ATTNGRAFT_DEVICE void run()
     {
-        if (threadIdx.x == kConsumerThreads)
+        bool const isFirstProducer = threadIdx.x == kConsumerThreads;
+        if (isFirstProducer)
         {
             this->prefetchMaps();
             makeCountingBarrier(this->fullQueries(), 1);
@@ -53,10 +54,12 @@ struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
                 makeCountingBarrier(emptyValues(stage), kConsumerThreads / 32);
             }
             publishCountingBarriers();
-            if (copies.areQueriesUsable)
-            {
-                this->copyQueries();
-            }
+        }
+        waitForEarlierKernels();
+        letNextKernelBegin();
+        if (isFirstProducer && copies.areQueriesUsable)
+        {
+            this->copyQueries(); // the thread that made the barriers needs no other's word for them
         }
         this->beginPass();
         synchronizeBlock();

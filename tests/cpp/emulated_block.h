@@ -49,6 +49,7 @@ struct Thread
     uint3 index{};
     bool isStarted{false};
     bool isDone{false};
+    bool hasWaited{false}; //!< for earlier kernels
     char const* waitsFor{""};
     std::vector<std::vector<Copy>> groups; //!< committed, oldest first
     std::vector<Copy> uncommitted;
@@ -181,6 +182,15 @@ public:
         unsigned const generation = named.arrive(mRunning, threads, condition);
         wait("a named barrier", [&] { return named.isOver(generation); });
         return named.isTrueOfAny(generation);
+    }
+
+    //! The thread is about to read or write what earlier kernels may write or read.
+    void expectEarlierKernelsDone()
+    {
+        if (!thread().hasWaited)
+        {
+            throw std::logic_error("a thread touches global memory and did not wait for earlier kernels");
+        }
     }
 
     void copy(Copy const& copy)

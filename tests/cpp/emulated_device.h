@@ -30,8 +30,18 @@ inline SharedAddress dynamicSharedMemory()
     return 0;
 }
 
+inline void waitForEarlierKernels()
+{
+    emulation::block().thread().hasWaited = true;
+}
+
+//! There is no other kernel.
+inline void letNextKernelBegin()
+{ }
+
 inline void copyAsync16(SharedAddress to, void const* from, int bytes)
 {
+    emulation::block().expectEarlierKernelsDone();
     if (reinterpret_cast<uintptr_t>(from) % 16 != 0)
     {
         throw std::out_of_range("copyAsync16: the source is not aligned");
@@ -225,6 +235,7 @@ inline void synchronizeWarp()
 
 inline void storeGlobal16(void* to, uint4 vector)
 {
+    emulation::block().expectEarlierKernelsDone();
     std::memcpy(to, &vector, sizeof(vector));
 }
 

@@ -126,6 +126,14 @@ struct Box
     }
 };
 
+//! Fills the left factor by box.copy().
+void bring(Box const& box)
+{
+    makeBarrier(1);
+    waitForEarlierKernels();
+    box.copy();
+}
+
 TEST(EmulatedProducts, AreThereOnceTheyAreWaitedFor)
 {
     auto const kernel = [](bool waits) {
@@ -221,8 +229,7 @@ TEST(EmulatedCopies, BringBoxesWhenTheBarrierSaysSo)
 {
     Box const box;
     auto const kernel = [&](bool waits) {
-        makeBarrier(1);
-        box.copy();
+        bring(box);
         if (waits)
         {
             waitForPhase(kBarrier, 0);
@@ -241,15 +248,39 @@ TEST(EmulatedCopies, AreWaitedFor)
     int noticed = 0;
     for (unsigned seed = 0; seed < kSeeds; ++seed)
     {
-        std::string const said = complaint(
-            [&] {
-                makeBarrier(1);
-                box.copy();
-            },
-            seed);
+        std::string const said = complaint([&] { bring(box); }, seed);
         noticed += said.find("nobody waited for") != std::string::npos ? 1 : 0;
     }
     EXPECT_GT(noticed, 0);
+}
+
+TEST(EmulatedCopies, HaveTheDimensionsOfTheTensor)
+{
+    Box box;
+    box.map.dims = 5;
+    expectComplaint([&] { bring(box); }, "of 4 dimensions of a tensor of 5");
+}
+
+TEST(EmulatedMemory, IsGlobalOnceEarlierKernelsAreDone)
+{
+    Box const box;
+    auto const touches = [&](std::function<void()> const& touch) {
+        EXPECT_EQ(complaint([&] {
+            waitForEarlierKernels();
+            touch();
+        }),
+            "");
+        expectComplaint(touch, "did not wait for earlier kernels");
+    };
+    alignas(16) uint4 vector{};
+    touches([&] { copyAsync16(kLeft, &vector, 16); });
+    touches([&] { storeGlobal16(&vector, uint4{}); });
+    expectComplaint(
+        [&] {
+            makeBarrier(1);
+            box.copy();
+        },
+        "did not wait for earlier kernels");
 }
 
 TEST(EmulatedBarriers, EndPhasesByParity)

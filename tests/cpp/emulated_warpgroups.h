@@ -100,6 +100,7 @@ namespace emulation
 //! `map`: a CUtensorMap with a BoxedTensor in it.
 inline void startBox(BoxCopy copy, void const* map, int dims)
 {
+    block().expectEarlierKernelsDone();
     std::memcpy(&copy.tensor, map, sizeof(copy.tensor));
     block().copyEngine.start(copy, dims, block().tossCoin());
 }

@@ -82,9 +82,14 @@ struct BlockPlace
         firstRow = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tile::kRows;
         int const left = static_cast<int>(plan.rows) - firstRow;
         rows = left < Tile::kRows ? left : Tile::kRows;
-        split = static_cast<int>(plan.valueChunks.quotient(blockIdx.z));
-        int const chunk = static_cast<int>(blockIdx.z) - split * static_cast<int>(plan.valueChunks.value);
-        firstValue = chunk * Tile::kValue;
+        split = 0;
+        firstValue = 0;
+        if constexpr (!Tile::kUsesWarpgroups) // whose blocks have all keys and all columns of their rows
+        {
+            split = static_cast<int>(plan.valueChunks.quotient(blockIdx.z));
+            int const chunk = static_cast<int>(blockIdx.z) - split * static_cast<int>(plan.valueChunks.value);
+            firstValue = chunk * Tile::kValue;
+        }
         int const values = plan.valueSize - firstValue;
         valueSize = values < Tile::kValue ? values : Tile::kValue;
     }

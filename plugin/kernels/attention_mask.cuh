@@ -26,8 +26,8 @@ enum class MaskPass : int32_t
     kUniform,  //!< every key counts the same
 };
 
-//! The keys that any of the block's rows may attend to, within the block's split.
-template <typename Place>
+//! The keys that any of the block's rows may attend to, within the block's split where keys may be split.
+template <bool maySplit, typename Place>
 ATTNGRAFT_DEVICE KeyRange keysOfBlock(AttentionPlan const& plan, Place const& place, MaskPass pass)
 {
     KeyInterval all{0, plan.keys};
@@ -35,6 +35,10 @@ ATTNGRAFT_DEVICE KeyRange keysOfBlock(AttentionPlan const& plan, Place const& pl
     {
         all.begin = place.keysOf(plan, 0).begin;
         all.end = place.keysOf(plan, place.rows - 1).end;
+    }
+    if constexpr (!maySplit)
+    {
+        return all.end > all.begin ? KeyRange{static_cast<int>(all.begin), static_cast<int>(all.end)} : KeyRange{0, 0};
     }
     int64_t const splitBegin = static_cast<int64_t>(place.split) * plan.keysPerSplit;
     int64_t const splitEnd = plan.splits > 1 ? splitBegin + plan.keysPerSplit : plan.keys;

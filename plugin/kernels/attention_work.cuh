@@ -87,7 +87,7 @@ struct BlockWork
         {
             place.findKeys(plan);
         }
-        range = keysOfBlock(plan, place, pass);
+        range = keysOfBlock<!Tile::kUsesWarpgroups>(plan, place, pass);
         if (scansKeys())
         {
             int const end = (range.end + Tile::kKeys - 1) / Tile::kKeys * Tile::kKeys;
@@ -112,6 +112,13 @@ struct BlockWork
     ATTNGRAFT_DEVICE void loadQueries(uint32_t thread, int firstRow)
     {
         using Layout = typename TileLayouts<Tile>::Query;
+        BlockPlace<Tile::kPacks> place = this->place;
+        if constexpr (Tile::kUsesWarpgroups) // which come here where the copy engine cannot
+        {
+            place.batch = computedHere(place.batch);
+            place.kvHead = computedHere(place.kvHead);
+            place.head = computedHere(place.head);
+        }
         SharedAddress const tile = queryTile + Layout::at(firstRow, 0);
         auto const* const base = static_cast<T const*>(plan.query.data) + place.batch * plan.query.batchStride;
         if constexpr (!Tile::kPacks)
@@ -146,6 +153,12 @@ struct BlockWork
             tile, thread, plan.value, firstKey, place.firstValue, place.valueSize);
     }
 
+    ATTNGRAFT_DEVICE bool isRead(int key) const
+    {
+        bool const inRange = key >= range.begin && key < range.end;
+        return inRange && (!scansKeys() || (bits.word(key / 32) >> (key % 32) & 1U) != 0);
+    }
+
 private:
     template <typename Layout, int width, int threads>
     ATTNGRAFT_DEVICE void load(SharedAddress tile, uint32_t thread, HeadTensor<void const*> const& tensor, int firstKey,
@@ -173,12 +186,6 @@ private:
     {
         bool const isInRange = firstKey >= range.begin && firstKey + Tile::kKeys <= range.end;
         return isInRange && (!scansKeys() || bits.template all<Tile::kKeys>(firstKey));
-    }
-
-    ATTNGRAFT_DEVICE bool isRead(int key) const
-    {
-        bool const inRange = key >= range.begin && key < range.end;
-        return inRange && (!scansKeys() || (bits.word(key / 32) >> (key % 32) & 1U) != 0);
     }
 };
 

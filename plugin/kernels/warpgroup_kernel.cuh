@@ -28,10 +28,12 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
     //! With a third stage the products of a tile of values run while the exponentials of the next tile are computed.
     static constexpr bool kOverlaps = Tile::kStages > 2;
     static constexpr int kTilesAhead = Tile::kStages - (kOverlaps ? 2 : 1);
+    static constexpr int kTilesAtFirst = Tile::kStages; //!< no product reads a stage yet
 
     RingPlace<Tile::kStages> next; //!< of the tile that is computed next
     int loading{0};                //!< first key of the tile that is loaded next
     int loadStage{0};
+    int ahead{0}; //!< tiles that are loaded and not computed
     Rows rows;
     Mask mask;
 
@@ -112,7 +114,7 @@ private:
         }
         loading = this->firstTile();
         loadStage = next.stage;
-        for (int i = 0; i < kTilesAhead; ++i)
+        for (int i = 0; i < kTilesAtFirst; ++i)
         {
             loadNext();
         }
@@ -208,13 +210,38 @@ private:
     ATTNGRAFT_DEVICE void waitForTile(int key)
     {
         waitForPhase(full(next.stage), next.parity);
-        if (!this->isBulk(key))
+        if (!copies.isUsable)
         {
             waitForCopies<0>();
             publishToAsyncProxy();
         }
+        else if (!this->isBoxRead(key))
+        {
+            clearUnread(valueTile(next.stage), key);
+            publishToAsyncProxy();
+        }
         synchronizeBlock();
-        loadNext();
+        --ahead;
+        if (ahead < kTilesAhead)
+        {
+            loadNext();
+        }
+    }
+
+    //! Values of keys that are not read become zeros: whatever lies there, NaN too, has no part in the products. Scores
+    //! of such keys are masked whatever they are.
+    ATTNGRAFT_DEVICE void clearUnread(SharedAddress tile, int firstKey) const
+    {
+        constexpr uint32_t kVectors = Tile::kValueBytes / kVectorBytes;
+        for (uint32_t index = threadIdx.x; index < Tile::kKeys * kVectors; index += Tile::kThreads)
+        {
+            auto const row = static_cast<int>(index / kVectors);
+            auto const vector = static_cast<int>(index % kVectors);
+            if (!this->isRead(firstKey + row))
+            {
+                storeShared(tile + TileLayouts<Tile>::Value::at(row, vector), uint4{});
+            }
+        }
     }
 
     //! Starts the copy of a tile, if there is another one.
@@ -225,7 +252,7 @@ private:
             return;
         }
         uint32_t const thread = threadIdx.x;
-        if (this->isBulk(loading))
+        if (copies.isUsable)
         {
             if (thread == 0)
             {
@@ -244,6 +271,7 @@ private:
                 arrive(full(loadStage)); // who waits for this tile waits for the copies too
             }
         }
+        ++ahead;
         loading = this->nextTile(loading + Tile::kKeys);
         loadStage = loadStage + 1 == Tile::kStages ? 0 : loadStage + 1;
     }

@@ -145,7 +145,7 @@ private:
     ATTNGRAFT_DEVICE void bring(SharedAddress empty, uint32_t parity, SharedAddress full, uint32_t thread, int key,
         int bytes, Copy copy, Load load) const
     {
-        if (this->isBulk(key))
+        if (copies.isUsable && this->isBoxRead(key))
         {
             if (thread == 0)
             {

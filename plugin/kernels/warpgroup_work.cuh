@@ -92,13 +92,13 @@ struct WarpgroupWork : BlockWork<typename Math::Element, Tile, kMask, true>
         synchronizeBlock();
     }
 
-    //! Whether the copy engine brings a tile: it cannot leave out keys that are not read, but gives zeros beyond the
-    //! last of the tensor.
-    ATTNGRAFT_DEVICE bool isBulk(int key) const
+    //! Whether a tile is right as the copy engine brings it: it cannot leave out keys that are not read, but gives
+    //! zeros beyond the last of the tensor.
+    ATTNGRAFT_DEVICE bool isBoxRead(int key) const
     {
         int const end = key + Tile::kKeys < plan.keys ? key + Tile::kKeys : plan.keys;
         bool const isInRange = key >= this->range.begin && end <= this->range.end;
-        return copies.isUsable && isInRange && (!this->scansKeys() || this->bits.template all<Tile::kKeys>(key));
+        return isInRange && (!this->scansKeys() || this->bits.template all<Tile::kKeys>(key));
     }
 
     //! One thread starts the bulk copy of a tile of keys or values, after the barrier was told its bytes.

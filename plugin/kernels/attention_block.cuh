@@ -97,8 +97,12 @@ struct BlockPlace
     //! Finds batchKeys, for which keysOf waits. Apart from the rest, so that copies can begin before.
     ATTNGRAFT_DEVICE void findKeys(AttentionPlan const& plan)
     {
-        KeyInterval const keys = plan.interval.ofBatch(batch);
-        batchKeys = {static_cast<int>(keys.begin), static_cast<int>(keys.end)};
+        batchKeys = {0, plan.keys};
+        if (plan.interval.dependsOnBatch())
+        {
+            KeyInterval const keys = plan.interval.ofBatch(batch);
+            batchKeys = {static_cast<int>(keys.begin), static_cast<int>(keys.end)};
+        }
     }
 
     //! The keys that a row of this block may attend to, with end < begin possible where it has none.

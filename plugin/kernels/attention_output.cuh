@@ -81,6 +81,16 @@ private:
     //! Which of the warp's rows have no allowed key, a bit a row. Rows that do not exist count as having one.
     ATTNGRAFT_DEVICE uint32_t findEmptyRows() const
     {
+        bool hasEmpty = false;
+#pragma unroll
+        for (int m = 0; m < kSlices; ++m)
+        {
+            hasEmpty = hasEmpty || rows.sum[m][0] == 0.F || rows.sum[m][1] == 0.F;
+        }
+        if (!anyInWarp(hasEmpty)) // as good as always
+        {
+            return 0;
+        }
         uint32_t empty = 0;
 #pragma unroll
         for (int m = 0; m < kSlices; ++m)
@@ -103,15 +113,7 @@ private:
     //! Writes the context of the rows whose bits are set.
     ATTNGRAFT_DEVICE void storeContext(uint32_t chosen) const
     {
-#pragma unroll
-        for (int m = 0; m < kSlices; ++m)
-        {
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-            {
-                stageRow(m, half);
-            }
-        }
+        stageRows();
         synchronizeWarp();
         constexpr int kVectors = Tile::kValue / kElementsOfVector<T>;
         if constexpr (!Tile::kPacks && kVectorwise
@@ -173,30 +175,47 @@ private:
         return firstRow + kMmaRows * m + 8 * half + lane / 4;
     }
 
-    //! A row's context, divided by its sum, to shared memory. A row without any key gives zeros.
-    ATTNGRAFT_DEVICE void stageRow(int m, int half) const
+    //! Contexts, divided by their sums, to shared memory. A row without any key gives zeros.
+    ATTNGRAFT_DEVICE void stageRows() const
     {
-        float const sum = rows.sum[m][half];
-        float const inverse = sum == 0.F ? 0.F : reciprocalFast(sum); // NaN stays NaN
-        int const row = rowOf(m, half);
         constexpr int kPairBytes = 2 * static_cast<int>(sizeof(T));
         constexpr int kPairsOfVector = kVectorBytes / kPairBytes;
-        int const pair = lane % 4; // of the 4 in 8 columns, which are one vector or two
-        SharedAddress const to = staging + row * Tile::kValueBytes + pair % kPairsOfVector * kPairBytes;
+        constexpr int kGroupBytes = 8 * kVectorBytes; //!< within which vectors change places
+        int const pair = lane % 4;                    // of the 4 in 8 columns, which are one vector or two
+        int const row = rowOf(0, 0);
+        // Rows 8 apart have their vectors in the same places, and where the next 8 columns lie is a constant away.
+        SharedAddress const first = staging + row * Tile::kValueBytes + swizzled(pair / kPairsOfVector, row)
+            + pair % kPairsOfVector * kPairBytes;
 #pragma unroll
-        for (int n = 0; n < Tile::kValue / 8; ++n)
+        for (int m = 0; m < kSlices; ++m)
         {
-            float const low = rows.context[m][n][2 * half] * inverse;
-            float const high = rows.context[m][n][2 * half + 1] * inverse;
-            SharedAddress const at = to + swizzled(n * (4 / kPairsOfVector) + pair / kPairsOfVector, row);
-            if constexpr (sizeof(T) == 2)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
             {
-                storeShared(at, packPair<T>(low, high));
+                float const sum = rows.sum[m][half];
+                float const inverse = sum == 0.F ? 0.F : reciprocalFast(sum); // NaN stays NaN
+                int const rowBytes = (kMmaRows * m + 8 * half) * Tile::kValueBytes;
+#pragma unroll
+                for (int n = 0; n < Tile::kValue / 8; ++n)
+                {
+                    int const columnBytes = n * 4 * kPairBytes;
+                    SharedAddress const at =
+                        (first ^ (columnBytes % kGroupBytes)) + (rowBytes + columnBytes / kGroupBytes * kGroupBytes);
+                    stagePair(at, rows.context[m][n][2 * half] * inverse, rows.context[m][n][2 * half + 1] * inverse);
+                }
             }
-            else
-            {
-                storeShared(at, uint2{floatAsBits(low), floatAsBits(high)});
-            }
+        }
+    }
+
+    static ATTNGRAFT_DEVICE void stagePair(SharedAddress at, float low, float high)
+    {
+        if constexpr (sizeof(T) == 2)
+        {
+            storeShared(at, packPair<T>(low, high));
+        }
+        else
+        {
+            storeShared(at, uint2{floatAsBits(low), floatAsBits(high)});
         }
     }
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from attention_abi import FusedAttentionParams
 from attention_cases import (
     DTYPES,
     HEAD_SIZES,
@@ -20,12 +21,15 @@ from attention_cases import (
 )
 from cuda.bindings import runtime as cudart
 
-from attention_device import attention, launch_attention, placed, variants_of_case
+from attention_device import PlacedAttention, attention, launch_attention, placed, variants_of_case
 from attngraft.contract import EmptyRows, FusedAttention, Role
 from kernel_abi import checked
 
 SWEEP_CASES = int(os.environ.get("ATTNGRAFT_SWEEP", "2000"))
 SWEEP_CHUNK = 50
+CHAIN = 20
+"""Launches there and back."""
+
 SHIFTED_SHARE = 0.15
 """Of the random cases: whole tensors off the alignment of a vector, beside those whose rows are."""
 
@@ -200,6 +204,29 @@ def test_the_launch_can_be_captured_and_replayed_on_new_data(queries: int) -> No
         checked(cudart.cudaGraphExecDestroy(instance))
         checked(cudart.cudaGraphDestroy(graph))
         checked(cudart.cudaStreamDestroy(stream))
+
+
+@pytest.mark.parametrize("queries", [384, 130, 1])
+def test_launches_in_a_row_read_what_those_before_wrote(queries: int) -> None:
+    """Each takes the context before it for its queries, and may begin while that is being written."""
+    case = normal_case(queries=queries, keys=700, factor=2.0)
+    for variant in variants_of_case(case):
+        with placed(case, variant) as there:
+            back = FusedAttentionParams.from_buffer_copy(there.params)
+            back.query, back.context = there.params.context, there.params.query
+
+            def chain(waits: bool, there: PlacedAttention = there, back: FusedAttentionParams = back) -> np.ndarray:
+                there.upload("q", case.q)
+                for params in [there.params, back] * CHAIN + [there.params]:
+                    assert launch_attention(params) == 0
+                    if waits:
+                        checked(cudart.cudaDeviceSynchronize())
+                return there.results()[0]
+
+            expected = chain(waits=True)
+            assert np.isfinite(expected).all()
+            for _ in range(3):
+                np.testing.assert_array_equal(chain(waits=False), expected)
 
 
 def test_the_oracle_itself_is_finite_on_what_is_compared() -> None:

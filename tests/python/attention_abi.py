@@ -113,7 +113,7 @@ def emulation() -> ctypes.CDLL:
 
 def head_tensor(array: np.ndarray, address: int, shape: tuple[int, int, int, int]) -> HeadTensor:
     """`array` is a view [B, H, S, D] of memory at `address`; its last stride is one element."""
-    assert array.shape == shape and (array.strides[3] == array.itemsize or shape[3] == 1)
+    assert array.shape == shape and (array.strides[3] == array.itemsize or shape[3] == 1 or array.size == 0)
     batch, head, row = (stride // array.itemsize for stride in array.strides[:3])
     return HeadTensor(address, batch, head, row)
 

@@ -169,12 +169,12 @@ def test_single_rows_without_any_key(empty_rows: str) -> None:
 
 
 @pytest.mark.parametrize("size", [64, 128])
-def test_nothing_beyond_a_length_matters(size: int) -> None:
-    operands = {Role.KV_LENGTHS: np.array([97], np.int32)}
-    case = small_case(size=size, config=FusedAttention((Role.KV_LENGTHS,), 0.125), operands=operands)
+def test_nothing_before_a_start_or_beyond_a_length_matters(size: int) -> None:
+    operands = {Role.KV_STARTS: np.array([70], np.int32), Role.KV_LENGTHS: np.array([197], np.int32)}
+    case = small_case(keys=300, size=size, config=FusedAttention(tuple(operands), 0.125), operands=operands)
     before = every_context(case)
-    case.k[:, :, 97:] = np.nan
-    case.v[:, :, 97:] = np.inf
+    case.k[:, :, :70] = case.v[:, :, 197:] = np.inf
+    case.k[:, :, 197:] = case.v[:, :, :70] = np.nan
     np.testing.assert_array_equal(every_context(case), before)
 
 

@@ -143,6 +143,8 @@ constexpr AttentionTile kAttentionTiles[] = {
     {192, 16, 64, 128, 128, 3, false, 1, AttentionEngine::kSpecialised},        // 25
     {128, 16, 64, 256, 256, 2, false, 1, AttentionEngine::kSpecialised, true},  // 26
     {128, 16, 32, 320, 320, 3, false, 1, AttentionEngine::kSpecialised, true},  // 27
+    {128, 16, 64, 64, 64, 3, false, 2, AttentionEngine::kWarpgroups},           // 28: keys are read for twice the rows
+    {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kWarpgroups},          // 29
 };
 constexpr int kAttentionTileCount = static_cast<int>(sizeof(kAttentionTiles) / sizeof(AttentionTile));
 

@@ -81,7 +81,7 @@ def test_every_variant_under_every_mask(dtype: str, size: int) -> None:
 
 def test_every_variant_is_for_some_head_and_none_for_another_device() -> None:
     found = [variant for size in TILE_HEADS for variant in warpgroup_variants(small_case(size=size))]
-    assert len(found) == len(set(found)) == 10
+    assert len(found) == len(set(found)) == 12
     with pytest.raises(AssertionError, match="status 1"):
         emulated_attention(small_case(), warpgroup_variants(small_case())[0])
 

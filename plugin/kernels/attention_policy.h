@@ -111,11 +111,11 @@ struct AttentionTile
     //! Registers that the compiler may give a thread, and what of them the loading warp group keeps.
     static constexpr int kRegisters = 65536;
 
-    //! A chunk takes 16. The rest is for addresses, barriers and masks.
+    //! A chunk takes 16. The rest is for addresses, barriers and masks; less of it where that gives the others more.
     constexpr int producerRegisters() const
     {
-        constexpr int kRegistersBeside = 32;
-        return isWarpgroupFloat() ? 16 * heldChunks + kRegistersBeside : 32;
+        int const beside = consumerThreads() > 384 ? 32 : 40;
+        return isWarpgroupFloat() ? 16 * heldChunks + beside : 32;
     }
 
     constexpr int registersAtEntry() const

@@ -8,6 +8,9 @@
 namespace attngraft
 {
 
+//! The 4 vectors of a thread, a bit each.
+constexpr uint32_t kAllOfChunk = 0xf;
+
 //! Where a thread finds its vectors of a tile in global memory, and which rows of the tile they belong to.
 template <int width, int rowStep>
 struct VectorsOfThread
@@ -26,25 +29,44 @@ struct VectorsOfThread
         return row + chunk * kRowsOfChunk + i * rowStep;
     }
 
-    //! Loads the 4 vectors of a chunk of the tile at `firstKey`, after the chunks before it; rows for which exists(row)
-    //! is false become 0.
+    //! Which vectors of a chunk are there. A loop, not four times its code: few tiles have holes.
     template <typename Exists>
-    ATTNGRAFT_DEVICE void load(uint4 (&to)[4], int chunk, int firstKey, Exists exists)
+    ATTNGRAFT_DEVICE uint32_t findPresent(int chunk, Exists exists) const
+    {
+        uint32_t present = 0;
+#pragma unroll 1
+        for (int i = 0; i < 4; ++i)
+        {
+            present |= (exists(rowOf(chunk, i)) ? 1U : 0U) << i;
+        }
+        return present;
+    }
+
+    //! Loads the 4 vectors of a chunk of the tile at `firstKey`, after the chunks before it. Those that are not present
+    //! become 0.
+    ATTNGRAFT_DEVICE void load(uint4 (&to)[4], int chunk, int firstKey, uint32_t present)
     {
         if (chunk == 0)
         {
             next = first + firstKey * rowStride;
         }
         float const* from = next;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
+        if (present == kAllOfChunk)
         {
-            to[i] = uint4{};
-            if (isThere && exists(rowOf(chunk, i)))
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
             {
-                to[i] = loadGlobal16(from);
+                to[i] = loadGlobal16(from + i * rowStep * rowStride);
             }
-            from += rowStep * rowStride;
+        }
+        else
+        {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+            {
+                bool const isPresent = (present >> i & 1U) != 0;
+                to[i] = isPresent ? loadGlobal16(from + i * rowStep * rowStride) : uint4{};
+            }
         }
         next += kRowsOfChunk * rowStride;
     }
@@ -100,7 +122,7 @@ struct RoundingLoader
     //! Keys: 8 lanes write neighbouring vectors of a panel's row, which lie in different banks.
     static constexpr int kKeyVectors = Tile::kHead / kElementsOfVector<float>;
     VectorsOfThread<Tile::kHead, kWarpgroupThreads / kKeyVectors> keys;
-    int keyVector;
+    SharedAddress keyOffset; //!< of the thread's first vector, in the tile
 
     //! Values: a thread transposes 4 keys of 4 columns. Where the product finds t and t + 4 of 8 keys, 2 t and 2 t + 1
     //! are: so a vector along the keys has every second one. 8 lanes write 4 vectors of 2 rows 4 apart, which lie in
@@ -109,8 +131,7 @@ struct RoundingLoader
     static constexpr int kLines = Tile::kValue / (kLineVectors * kElementsOfVector<float>);
     static constexpr int kWarpKeys = 16;
     VectorsOfThread<Tile::kValue, 2> values;
-    int valueVector; //!< of the row of values
-    int keyUnit;     //!< vector along the keys, of the first chunk
+    SharedAddress valueOffset; //!< the same
 
     uint4 chunks[Tile::kHeldChunks][4];
 
@@ -118,8 +139,9 @@ struct RoundingLoader
     ATTNGRAFT_DEVICE RoundingLoader(Work const& work, uint32_t thread)
     {
         AttentionPlan const& plan = work.plan;
-        keyVector = static_cast<int>(thread % kKeyVectors);
+        auto const keyVector = static_cast<int>(thread % kKeyVectors);
         keys.row = static_cast<int>(thread / kKeyVectors);
+        keyOffset = TileLayouts<Tile>::Key::at(keys.row, keyVector);
         keys.isThere = keyVector * kElementsOfVector<float> < plan.headSize;
         keys.first = firstOf(work, plan.key) + keyVector * kElementsOfVector<float> + keys.row * plan.key.rowStride;
         keys.rowStride = plan.key.rowStride;
@@ -127,9 +149,10 @@ struct RoundingLoader
         auto const warp = static_cast<int>(thread / 32U);
         auto const lane = static_cast<int>(thread % 32U);
         int const unit = lane / 2 % 4;
-        valueVector = warp % kLines * kLineVectors + lane / 8 * 2 + lane % 2;
-        keyUnit = warp / kLines * (kWarpKeys / kElementsOfVector<float>)+unit;
+        int const valueVector = warp % kLines * kLineVectors + lane / 8 * 2 + lane % 2;
+        int const keyUnit = warp / kLines * (kWarpKeys / kElementsOfVector<float>)+unit;
         values.row = warp / kLines * kWarpKeys + unit / 2 * 8 + unit % 2;
+        valueOffset = TileLayouts<Tile>::Value::at(valueVector * kElementsOfVector<float>, keyUnit);
         values.isThere = valueVector * kElementsOfVector<float> < work.place.valueSize;
         values.first = firstOf(work, plan.value) + work.place.firstValue + valueVector * kElementsOfVector<float>
             + values.row * plan.value.rowStride;
@@ -144,17 +167,19 @@ struct RoundingLoader
         {
             return;
         }
-        auto const all = [](int) { return true; };
-        auto const some = [&](int row) { return work.isRead(firstKey + row); };
         uint4(&to)[4] = chunks[chunk % Tile::kHeldChunks];
+        auto const loadOf = [&](auto& vectors, int part) {
+            uint32_t const present =
+                isWhole ? kAllOfChunk : vectors.findPresent(part, [&](int row) { return work.isRead(firstKey + row); });
+            vectors.load(to, part, firstKey, vectors.isThere ? present : 0);
+        };
         if (chunk < kKeyChunks)
         {
-            isWhole ? keys.load(to, chunk, firstKey, all) : keys.load(to, chunk, firstKey, some);
+            loadOf(keys, chunk);
         }
         else
         {
-            int const part = chunk - kKeyChunks;
-            isWhole ? values.load(to, part, firstKey, all) : values.load(to, part, firstKey, some);
+            loadOf(values, chunk - kKeyChunks);
         }
     }
 
@@ -174,12 +199,12 @@ struct RoundingLoader
             for (int i = 0; i < 4; ++i)
             {
                 using Layout = typename TileLayouts<Tile>::Key;
-                storeShared(keyTile + Layout::at(keys.rowOf(chunk, i), keyVector), from[i]);
+                storeShared(behind<Layout>(keyTile + keyOffset, keys.rowOf(chunk, i) - keys.row, 0), from[i]);
             }
         }
         else
         {
-            storeTransposed(valueTile, chunk - kKeyChunks, from);
+            storeTransposed(valueTile + valueOffset, chunk - kKeyChunks, from);
         }
     }
 
@@ -191,16 +216,24 @@ private:
             + work.place.kvHead * tensor.headStride;
     }
 
-    ATTNGRAFT_DEVICE void storeTransposed(SharedAddress valueTile, int chunk, uint4 const (&from)[4]) const
+    //! The vector so many rows and vectors behind another one, whose own numbers are 0 where these have bits. Tiles
+    //! begin where swizzles do.
+    template <typename Layout>
+    static ATTNGRAFT_DEVICE SharedAddress behind(SharedAddress at, int rows, int vectors)
+    {
+        return (at ^ ((rows ^ vectors) % 8 * kVectorBytes)) + rows * 8 * kVectorBytes
+            + vectors / 8 * Layout::kPanelBytes;
+    }
+
+    static ATTNGRAFT_DEVICE void storeTransposed(SharedAddress at, int chunk, uint4 const (&from)[4])
     {
         using Layout = typename TileLayouts<Tile>::Value;
         constexpr int kUnitsOfChunk = decltype(values)::kRowsOfChunk / kElementsOfVector<float>;
-        int const unit = keyUnit + chunk * kUnitsOfChunk;
-        int const row = valueVector * kElementsOfVector<float>;
-        storeShared(valueTile + Layout::at(row, unit), uint4{from[0].x, from[1].x, from[2].x, from[3].x});
-        storeShared(valueTile + Layout::at(row + 1, unit), uint4{from[0].y, from[1].y, from[2].y, from[3].y});
-        storeShared(valueTile + Layout::at(row + 2, unit), uint4{from[0].z, from[1].z, from[2].z, from[3].z});
-        storeShared(valueTile + Layout::at(row + 3, unit), uint4{from[0].w, from[1].w, from[2].w, from[3].w});
+        int const units = chunk * kUnitsOfChunk;
+        storeShared(behind<Layout>(at, 0, units), uint4{from[0].x, from[1].x, from[2].x, from[3].x});
+        storeShared(behind<Layout>(at, 1, units), uint4{from[0].y, from[1].y, from[2].y, from[3].y});
+        storeShared(behind<Layout>(at, 2, units), uint4{from[0].z, from[1].z, from[2].z, from[3].z});
+        storeShared(behind<Layout>(at, 3, units), uint4{from[0].w, from[1].w, from[2].w, from[3].w});
     }
 };
 

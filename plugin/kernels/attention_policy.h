@@ -236,7 +236,7 @@ struct AttentionWork
     bool isExact{false};       //!< fp32 with products in fp32
 };
 
-//! Whether TF32 products on warp groups are offered: see results/attention-kernel.json.
+//! Whether TF32 products on warp groups are compiled and offered.
 constexpr bool kOffersWarpgroupFloat = true;
 
 //! Tiles from here on are for fp32, for which few of the others leave room, up to the first for warp groups.
@@ -252,6 +252,12 @@ constexpr bool isForFloat(int index)
     return index >= kFirstFloatTile && (!usesWarpgroups(index) || kAttentionTiles[index].isWarpgroupFloat());
 }
 
+//! Whether there are kernels for the tile.
+constexpr bool isOffered(int index)
+{
+    return kOffersWarpgroupFloat || !kAttentionTiles[index].isWarpgroupFloat();
+}
+
 //! Few rows: a block of one warp, whose work is split along the keys.
 constexpr int64_t kFewRows = kMmaRows;
 
@@ -265,8 +271,8 @@ constexpr bool serves(int index, AttentionWork const& work)
     bool const packs = !work.isPacked || tile.rows == kMmaRows;
     // Few rows may have their keys split, which kernels of warp groups do not do.
     bool const isForDevice = !usesWarpgroups(index) || (work.hasWarpgroups && work.rows > kFewRows);
-    bool const isOffered = !tile.isWarpgroupFloat() || (kOffersWarpgroupFloat && !work.isExact);
-    return holds && isOffered && isForType && packs && isForDevice
+    bool const isForProducts = !tile.isWarpgroupFloat() || !work.isExact;
+    return isOffered(index) && holds && isForProducts && isForType && packs && isForDevice
         && tile.sharedBytes(work.elementBytes) <= work.sharedBytes;
 }
 
@@ -417,11 +423,18 @@ static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 128), 12)) 
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(512, 512, 320), 32)) == 27, "heads of 320");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1, 65536, 128), 32)) == 8, "one query");
 
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64, false, 4), 8)) == 32, "TF32");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64, true, 4), 8)) == 29, "TF32, causal");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(197, 197, 64, false, 4), 16)) == 28, "TF32, short");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 128, false, 4), 8)) == 34, "TF32, heads of 128");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 256, false, 4), 8)) == 15, "TF32, larger heads");
+//! The choice for fp32 heads of `size` and as many keys as rows, where TF32 products on warp groups are offered.
+constexpr bool choosesTf32(int tile, int rows, int size, bool isCausal, int64_t blocksOfOneRow)
+{
+    AttentionWork const work = onWarpgroups(exampleWork(rows, rows, size, isCausal, 4), blocksOfOneRow);
+    return !kOffersWarpgroupFloat || chooseAttentionTile(work) == tile;
+}
+
+static_assert(choosesTf32(32, 4096, 64, false, 8), "TF32");
+static_assert(choosesTf32(29, 4096, 64, true, 8), "TF32, causal");
+static_assert(choosesTf32(28, 197, 64, false, 16), "TF32, short");
+static_assert(choosesTf32(34, 4096, 128, false, 8), "TF32, heads of 128");
+static_assert(choosesTf32(15, 4096, 256, false, 8), "TF32, larger heads");
 static_assert(chooseAttentionTile(exactly(onWarpgroups(exampleWork(4096, 4096, 64, false, 4), 8))) == 13, "fp32");
 
 static_assert(chooseAttentionTile(exampleWork(384, 384, 64)) == 3, "BERT-base");

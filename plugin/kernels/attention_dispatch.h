@@ -65,7 +65,8 @@ cudaError_t dispatchAttention(AttentionPlan const& plan, Launch const& launch)
         {
             return dispatchAttention<elementBytes, warpgroups, Launch, index + 1>(plan, launch);
         }
-        if constexpr ((elementBytes == 4) == isForFloat(index) && warpgroups == usesWarpgroups(index))
+        constexpr bool kIsOfType = (elementBytes == 4) == isForFloat(index);
+        if constexpr (kIsOfType && isOffered(index) && warpgroups == usesWarpgroups(index))
         {
             return runTile<TileOf<index, elementBytes>, isFirstOfItsHead(index)>(plan, launch);
         }

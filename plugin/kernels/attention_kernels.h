@@ -18,5 +18,6 @@ cudaError_t launchAttentionBFloat16(AttentionPlan const& plan, cudaStream_t stre
 //! Variants of warp groups: compute capability 9.0.
 cudaError_t launchWarpgroupAttentionFloat16(AttentionPlan const& plan, cudaStream_t stream);
 cudaError_t launchWarpgroupAttentionBFloat16(AttentionPlan const& plan, cudaStream_t stream);
+cudaError_t launchWarpgroupAttentionTf32(AttentionPlan const& plan, cudaStream_t stream);
 
 } // namespace attngraft

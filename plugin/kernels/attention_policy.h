@@ -47,6 +47,22 @@ struct AttentionTile
     int minBlocks;   //!< blocks of a multiprocessor that the compiler leaves registers for
     AttentionEngine engine{AttentionEngine::kWarps};
     bool takesTurns{false}; //!< kSpecialised: the warp groups start their products one after another
+    //! kSpecialised, for fp32: chunks of keys and values that the loading threads hold in registers, a chunk being 4
+    //! vectors of each thread. 0: 16-bit types, which need no work on their way to shared memory.
+    int heldChunks{0};
+
+    //! Whether the products are in TF32, on warp groups.
+    constexpr bool isWarpgroupFloat() const
+    {
+        return heldChunks > 0;
+    }
+
+    //! Whether exponentials are multiplied with the values where they are, before the next scores: where the threads
+    //! are too many for registers of both. Then other warp groups fill the gaps.
+    constexpr bool weighsInPlace() const
+    {
+        return isWarpgroupFloat() && consumerThreads() > 256;
+    }
 
     constexpr int consumerThreads() const
     {
@@ -94,7 +110,13 @@ struct AttentionTile
 
     //! Registers that the compiler may give a thread, and what of them the loading warp group keeps.
     static constexpr int kRegisters = 65536;
-    static constexpr int kProducerRegisters = 32;
+
+    //! A chunk takes 16. The rest is for addresses, barriers and masks; less of it where that gives the others more.
+    constexpr int producerRegisters() const
+    {
+        int const beside = consumerThreads() > 384 ? 32 : 40;
+        return isWarpgroupFloat() ? 16 * heldChunks + beside : 32;
+    }
 
     constexpr int registersAtEntry() const
     {
@@ -103,7 +125,7 @@ struct AttentionTile
 
     constexpr int consumerRegisters() const
     {
-        int const left = registersAtEntry() * threads() - kProducerRegisters * 128;
+        int const left = registersAtEntry() * threads() - producerRegisters() * 128;
         int const each = left / consumerThreads() / 8 * 8;
         return each < 240 ? each : 240; // an instruction takes no more
     }
@@ -145,6 +167,13 @@ constexpr AttentionTile kAttentionTiles[] = {
     {128, 16, 32, 320, 320, 3, false, 1, AttentionEngine::kSpecialised, true},  // 27
     {128, 16, 64, 64, 64, 3, false, 2, AttentionEngine::kWarpgroups},           // 28: keys are read for twice the rows
     {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kWarpgroups},          // 29
+    {64, 16, 64, 64, 64, 2, true, 2, AttentionEngine::kSpecialised, false, 2},     // 30: TF32 on 9.0 from here on
+    {128, 16, 64, 64, 64, 3, true, 1, AttentionEngine::kSpecialised, true, 4},     // 31
+    {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kSpecialised, true, 4},   // 32
+    {192, 16, 64, 64, 64, 3, true, 1, AttentionEngine::kSpecialised, false, 4},    // 33
+    {256, 16, 64, 64, 64, 3, false, 1, AttentionEngine::kSpecialised, false, 2},   // 34
+    {128, 16, 64, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, true, 4},  // 35
+    {192, 16, 64, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, false, 4}, // 36
 };
 constexpr int kAttentionTileCount = static_cast<int>(sizeof(kAttentionTiles) / sizeof(AttentionTile));
 
@@ -161,6 +190,9 @@ struct TileNumbers
     static constexpr int kValue = kTile.value;
     static constexpr int kStages = kTile.stages;
     static constexpr bool kKeepsQuery = kTile.keepsQuery;
+    static constexpr bool kWeighsInPlace = kTile.weighsInPlace();
+    static constexpr int kHeldChunks = kTile.heldChunks;
+    static constexpr int kElementBytes = elementBytes;
     static constexpr int kMinBlocks = kTile.minBlocks;
     static constexpr int kThreads = kTile.threads();
     static constexpr int kHeadBytes = AttentionTile::pitch(kTile.head, elementBytes);   //!< of a row in shared memory
@@ -172,7 +204,7 @@ struct TileNumbers
     static constexpr bool kUsesWarpgroups = kTile.engine != AttentionEngine::kWarps;
     static constexpr bool kTakesTurns = kTile.takesTurns;
     static constexpr int kConsumers = kTile.consumerThreads() / 128; //!< warp groups that multiply
-    static constexpr int kProducerRegisters = AttentionTile::kProducerRegisters;
+    static constexpr int kProducerRegisters = kTile.producerRegisters();
     static constexpr int kConsumerRegisters = kTile.consumerRegisters();
 
     static_assert(kKeys % 32 == 0, "the bits of scanned keys are words");
@@ -203,7 +235,11 @@ struct AttentionWork
     int sharedBytes{kSharedBytesAnywhere}; //!< that a block of the device can have
     bool isCausal{false};
     bool hasWarpgroups{false}; //!< compute capability 9.0, kernels compiled for it, tensors of whole vectors
+    bool isExact{false};       //!< fp32 with products in fp32
 };
+
+//! Whether TF32 products on warp groups are compiled and offered.
+constexpr bool kOffersWarpgroupFloat = true;
 
 //! Tiles from here on are for fp32, for which few of the others leave room, up to the first for warp groups.
 constexpr int kFirstFloatTile = 12;
@@ -215,7 +251,13 @@ constexpr bool usesWarpgroups(int index)
 
 constexpr bool isForFloat(int index)
 {
-    return index >= kFirstFloatTile && !usesWarpgroups(index);
+    return index >= kFirstFloatTile && (!usesWarpgroups(index) || kAttentionTiles[index].isWarpgroupFloat());
+}
+
+//! Whether there are kernels for the tile.
+constexpr bool isOffered(int index)
+{
+    return kOffersWarpgroupFloat || !kAttentionTiles[index].isWarpgroupFloat();
 }
 
 //! Few rows: a block of one warp, whose work is split along the keys.
@@ -231,7 +273,9 @@ constexpr bool serves(int index, AttentionWork const& work)
     bool const packs = !work.isPacked || tile.rows == kMmaRows;
     // Few rows may have their keys split, which kernels of warp groups do not do.
     bool const isForDevice = !usesWarpgroups(index) || (work.hasWarpgroups && work.rows > kFewRows);
-    return holds && isForType && packs && isForDevice && tile.sharedBytes(work.elementBytes) <= work.sharedBytes;
+    bool const isForProducts = !tile.isWarpgroupFloat() || !work.isExact;
+    return isOffered(index) && holds && isForProducts && isForType && packs && isForDevice
+        && tile.sharedBytes(work.elementBytes) <= work.sharedBytes;
 }
 
 //! Whether no tile of its kind for smaller heads serves the work.
@@ -283,9 +327,25 @@ constexpr int rankOfSpecialised(AttentionTile const& tile, AttentionWork const& 
     return tile.head > 64 && tile.rows <= 128 ? 1 : 0; // larger heads have no other kind
 }
 
+//! The part of `rank` for TF32: as many rows as leave no multiprocessor without a block, since every block rounds the
+//! keys and transposes the values anew; under causal masks few.
+constexpr int rankOfFloat(AttentionTile const& tile, AttentionWork const& work)
+{
+    constexpr int kMostRows[] = {256, 192};
+    int const isLarge = tile.head > 64 ? 1 : 0;
+    auto const fills = [&](int rows) { return work.blocksOfOneRow * (work.rows / rows) >= kManyBlocks; };
+    bool const isLong = !work.isCausal && work.keys >= kManyKeys && fills(kMostRows[isLarge]);
+    int const wanted = isLong ? kMostRows[isLarge] : isLarge != 0 || fills(128) ? 128 : 64;
+    return tile.rows == wanted ? (tile.keys == 64 ? 2 : 1) : 0;
+}
+
 //! The part of `rank` for tiles of warp groups, 0 to 4: as measured on an H200 (results/attention-kernel.json).
 constexpr int rankOfWarpgroups(AttentionTile const& tile, AttentionWork const& work)
 {
+    if (tile.isWarpgroupFloat())
+    {
+        return rankOfFloat(tile, work);
+    }
     if (tile.engine == AttentionEngine::kSpecialised)
     {
         return rankOfSpecialised(tile, work);
@@ -348,6 +408,12 @@ constexpr AttentionWork onWarpgroups(AttentionWork work, int64_t blocksOfOneRow)
     return work;
 }
 
+constexpr AttentionWork exactly(AttentionWork work)
+{
+    work.isExact = true;
+    return work;
+}
+
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64), 96)) == 18, "BERT-base");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64, true), 96)) == 19, "GPT-2");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(197, 197, 64), 96)) == 19, "ViT");
@@ -358,6 +424,20 @@ static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 128), 64)
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 128), 12)) == 24, "short, heads of 128");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(512, 512, 320), 32)) == 27, "heads of 320");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1, 65536, 128), 32)) == 8, "one query");
+
+//! The choice for fp32 heads of `size` and as many keys as rows, where TF32 products on warp groups are offered.
+constexpr bool choosesTf32(int tile, int rows, int size, bool isCausal, int64_t blocksOfOneRow)
+{
+    AttentionWork const work = onWarpgroups(exampleWork(rows, rows, size, isCausal, 4), blocksOfOneRow);
+    return !kOffersWarpgroupFloat || chooseAttentionTile(work) == tile;
+}
+
+static_assert(choosesTf32(32, 4096, 64, false, 8), "TF32");
+static_assert(choosesTf32(29, 4096, 64, true, 8), "TF32, causal");
+static_assert(choosesTf32(28, 197, 64, false, 16), "TF32, short");
+static_assert(choosesTf32(34, 4096, 128, false, 8), "TF32, heads of 128");
+static_assert(choosesTf32(15, 4096, 256, false, 8), "TF32, larger heads");
+static_assert(chooseAttentionTile(exactly(onWarpgroups(exampleWork(4096, 4096, 64, false, 4), 8))) == 13, "fp32");
 
 static_assert(chooseAttentionTile(exampleWork(384, 384, 64)) == 3, "BERT-base");
 static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, true)) == 2, "long and causal");

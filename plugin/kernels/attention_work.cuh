@@ -14,7 +14,9 @@ struct TileLayouts
 {
     using Query = std::conditional_t<Tile::kUsesWarpgroups, PanelLayout<Tile::kRows>, RowLayout<Tile::kHeadBytes>>;
     using Key = std::conditional_t<Tile::kUsesWarpgroups, PanelLayout<Tile::kKeys>, RowLayout<Tile::kHeadBytes>>;
-    using Value = std::conditional_t<Tile::kUsesWarpgroups, PanelLayout<Tile::kKeys>, RowLayout<Tile::kValueBytes>>;
+    //! Where the elements are fp32, a row of a panel is a column of the values: see RoundingLoader.
+    static constexpr int kPanelRows = Tile::kElementBytes == 4 ? Tile::kValue : Tile::kKeys;
+    using Value = std::conditional_t<Tile::kUsesWarpgroups, PanelLayout<kPanelRows>, RowLayout<Tile::kValueBytes>>;
 };
 
 //! Base of the kernels' block objects.
@@ -138,6 +140,19 @@ struct BlockWork
         }
     }
 
+    //! Rounds those of the queries for TF32 that this thread's copies brought. They must be there.
+    template <int rows, int threads>
+    ATTNGRAFT_DEVICE void roundQueries(uint32_t thread, int firstRow) const
+    {
+        constexpr int kVectors = Tile::kHead / kElementsOfVector<T>;
+        for (auto index = static_cast<int>(thread); index < rows * kVectors; index += threads)
+        {
+            SharedAddress const at =
+                queryTile + TileLayouts<Tile>::Query::at(firstRow + index / kVectors, index % kVectors);
+            storeShared(at, roundForTf32(loadShared<uint4>(at)));
+        }
+    }
+
     //! Start the copy of a tile of keys or values. Those outside the block's range are zeros: whatever lies there, NaN
     //! too, has no part in the products.
     template <int threads>
@@ -151,6 +166,13 @@ struct BlockWork
     {
         load<typename TileLayouts<Tile>::Value, Tile::kValue, threads>(
             tile, thread, plan.value, firstKey, place.firstValue, place.valueSize);
+    }
+
+    //! Whether every key of the tile is read.
+    ATTNGRAFT_DEVICE bool isWhole(int firstKey) const
+    {
+        bool const isInRange = firstKey >= range.begin && firstKey + Tile::kKeys <= range.end;
+        return isInRange && (!scansKeys() || bits.template all<Tile::kKeys>(firstKey));
     }
 
     ATTNGRAFT_DEVICE bool isRead(int key) const
@@ -179,13 +201,6 @@ private:
             loadTile<T, Layout, Tile::kKeys, width, threads, kVectorwise>(
                 tile, thread, size, first, tensor.rowStride, [&](int row) { return isRead(firstKey + row); });
         }
-    }
-
-    //! Whether every key of the tile is read.
-    ATTNGRAFT_DEVICE bool isWhole(int firstKey) const
-    {
-        bool const isInRange = firstKey >= range.begin && firstKey + Tile::kKeys <= range.end;
-        return isInRange && (!scansKeys() || bits.template all<Tile::kKeys>(firstKey));
     }
 };
 

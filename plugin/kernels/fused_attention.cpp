@@ -150,6 +150,7 @@ AttentionWork workOf(FusedAttentionParams const& params, bool isVectorwise)
     work.sharedBytes = device.sharedBytes - bits;
     work.hasWarpgroups = device.hasWarpgroups && isVectorwise;
     work.isCausal = params.causal != Causal::kNone;
+    work.isExact = params.isExact;
     return work;
 }
 
@@ -236,8 +237,12 @@ cudaError_t launchOfType(AttentionPlan const& plan, bool usesWarpgroups, cudaStr
 #if ATTNGRAFT_WARPGROUPS
     if (usesWarpgroups)
     {
-        return plan.type == DataType::kFloat16 ? launchWarpgroupAttentionFloat16(plan, stream)
-                                               : launchWarpgroupAttentionBFloat16(plan, stream);
+        switch (plan.type)
+        {
+        case DataType::kFloat32: return launchWarpgroupAttentionTf32(plan, stream);
+        case DataType::kFloat16: return launchWarpgroupAttentionFloat16(plan, stream);
+        case DataType::kBFloat16: return launchWarpgroupAttentionBFloat16(plan, stream);
+        }
     }
 #else
     static_cast<void>(usesWarpgroups); // never: see Device

@@ -243,6 +243,17 @@ ATTNGRAFT_DEVICE void synchronizeWarp()
     __syncwarp();
 }
 
+//! Loads 16 bytes of global memory at once, where this stands: what waits for something else later waits for both.
+ATTNGRAFT_DEVICE uint4 loadGlobal16(void const* from)
+{
+    uint4 vector;
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+        : "=r"(vector.x), "=r"(vector.y), "=r"(vector.z), "=r"(vector.w)
+        : "l"(__cvta_generic_to_global(from))
+        : "memory");
+    return vector;
+}
+
 //! Stores 16 bytes of global memory at once. An assignment of a uint4 may become four stores.
 ATTNGRAFT_DEVICE void storeGlobal16(void* to, uint4 vector)
 {
@@ -307,6 +318,27 @@ ATTNGRAFT_DEVICE uint32_t floatAsBits(float value)
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
     return bits;
+}
+
+//! Of the last bit that the tensor cores see of an fp32 number.
+constexpr uint32_t kHalfTf32Step = 0x1000;
+
+//! What the tensor cores, which cut off the last 13 bits, see as the nearest TF32 number: roundToTf32 but for those
+//! bits, in half of its instructions.
+ATTNGRAFT_DEVICE uint32_t roundForTf32(uint32_t bits)
+{
+    return fabsf(bitsAsFloat(bits)) < INFINITY ? bits + kHalfTf32Step : bits; // a NaN might become a number
+}
+
+ATTNGRAFT_DEVICE uint4 roundForTf32(uint4 vector)
+{
+    return uint4{roundForTf32(vector.x), roundForTf32(vector.y), roundForTf32(vector.z), roundForTf32(vector.w)};
+}
+
+//! The same for a weight, which is not negative. One that is NaN may become a number: the sum of its row is NaN.
+ATTNGRAFT_DEVICE float roundWeightForTf32(float weight)
+{
+    return bitsAsFloat(floatAsBits(weight) + kHalfTf32Step);
 }
 
 //! c += a * b for fragments as they come from memory: a 16x16 and b 16x8 of 16-bit types, 16x8 and 8x8 of fp32.

@@ -107,12 +107,44 @@ ATTNGRAFT_DEVICE void pinRegisters(float (&c)[columns][4])
         : __VA_ARGS__                                                                                                  \
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right))
 
-//! Starts c (+)= left * right, 64 rows, `width` columns, 16 steps of the inner dimension.
+//! The same for TF32, of which the rows of both factors lie along the inner dimension wherever they are.
+#define ATTNGRAFT_SHARED_TF32_PRODUCT(width, registers, a, b, p, ...)                                                  \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" p ", 0;\n"                                                       \
+                 "wgmma.mma_async.sync.aligned.m64n" width "k8.f32.tf32.tf32 {" registers "}, %" a ", %" b             \
+                 ", p, 1, 1;\n}\n"                                                                                     \
+        : __VA_ARGS__                                                                                                  \
+        : "l"(left), "l"(right), "r"(static_cast<int>(accumulates)))
+
+#define ATTNGRAFT_REGISTER_TF32_PRODUCT(width, registers, a0, a1, a2, a3, b, p, ...)                                   \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" p ", 0;\n"                                                       \
+                 "wgmma.mma_async.sync.aligned.m64n" width "k8.f32.tf32.tf32 {" registers "}, {%" a0 ", %" a1 ", %" a2 \
+                 ", %" a3 "}, %" b ", p, 1, 1;\n}\n"                                                                   \
+        : __VA_ARGS__                                                                                                  \
+        : "r"(floatAsBits(left[0])), "r"(floatAsBits(left[1])), "r"(floatAsBits(left[2])), "r"(floatAsBits(left[3])),  \
+        "l"(right), "r"(static_cast<int>(accumulates)))
+
+//! Starts c (+)= left * right, 64 rows, `width` columns, 16 steps of the inner dimension, of TF32 8.
 template <typename Math, int width>
 struct WarpgroupProduct;
 
 // The products of one width. `operands` are the accumulator's; those that follow are numbered from n0 on.
-#define ATTNGRAFT_PRODUCT(width, registers, operands, n0, n1, n2, n3, n4)                                              \
+#define ATTNGRAFT_PRODUCT(width, registers, operands, n0, n1, n2, n3, n4, n5)                                          \
+    template <>                                                                                                        \
+    struct WarpgroupProduct<Tf32Math, width>                                                                           \
+    {                                                                                                                  \
+        static ATTNGRAFT_DEVICE void ofShared(                                                                         \
+            float (&c)[width / 8][4], uint64_t left, uint64_t right, bool accumulates)                                 \
+        {                                                                                                              \
+            ATTNGRAFT_SHARED_TF32_PRODUCT(#width, registers, n0, n1, n2, operands);                                    \
+        }                                                                                                              \
+                                                                                                                       \
+        static ATTNGRAFT_DEVICE void ofRegisters(                                                                      \
+            float (&c)[width / 8][4], float const (&left)[4], uint64_t right, bool accumulates)                        \
+        {                                                                                                              \
+            ATTNGRAFT_REGISTER_TF32_PRODUCT(#width, registers, n0, n1, n2, n3, n4, n5, operands);                      \
+        }                                                                                                              \
+    };                                                                                                                 \
+                                                                                                                       \
     template <typename Math>                                                                                           \
     struct WarpgroupProduct<Math, width>                                                                               \
     {                                                                                                                  \
@@ -142,10 +174,10 @@ struct WarpgroupProduct;
         }                                                                                                              \
     }
 
-ATTNGRAFT_PRODUCT(32, ATTNGRAFT_R16, ATTNGRAFT_C4(0), "16", "17", "18", "19", "20");
-ATTNGRAFT_PRODUCT(64, ATTNGRAFT_R32, ATTNGRAFT_C8(0), "32", "33", "34", "35", "36");
-ATTNGRAFT_PRODUCT(128, ATTNGRAFT_R64, ATTNGRAFT_C16(0), "64", "65", "66", "67", "68");
-ATTNGRAFT_PRODUCT(256, ATTNGRAFT_R128, ATTNGRAFT_C32(0), "128", "129", "130", "131", "132");
+ATTNGRAFT_PRODUCT(32, ATTNGRAFT_R16, ATTNGRAFT_C4(0), "16", "17", "18", "19", "20", "21");
+ATTNGRAFT_PRODUCT(64, ATTNGRAFT_R32, ATTNGRAFT_C8(0), "32", "33", "34", "35", "36", "37");
+ATTNGRAFT_PRODUCT(128, ATTNGRAFT_R64, ATTNGRAFT_C16(0), "64", "65", "66", "67", "68", "69");
+ATTNGRAFT_PRODUCT(256, ATTNGRAFT_R128, ATTNGRAFT_C32(0), "128", "129", "130", "131", "132", "133");
 
 //! A barrier in shared memory whose phase ends when as many threads as it was made for have arrived.
 ATTNGRAFT_DEVICE void makeCountingBarrier(SharedAddress barrier, int arrivals)

@@ -27,7 +27,14 @@ struct WarpgroupLaunch
                 return warpgroupAttentionKernel<Math, Tile, kMask, kCapped>;
             }
         }();
-        return startKernel<Tile>(kernel, plan, stream, makeBulkCopies(plan, Tile::kRows, Tile::kKeys));
+        if constexpr (sizeof(typename Math::Element) == 4) // the kernel's threads bring the tiles
+        {
+            return startKernel<Tile>(kernel, plan, stream, BulkCopies{});
+        }
+        else
+        {
+            return startKernel<Tile>(kernel, plan, stream, makeBulkCopies(plan, Tile::kRows, Tile::kKeys));
+        }
     }
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attention_output.cuh"
+#include "rounding_loader.cuh"
 #include "warpgroup_work.cuh"
 
 namespace attngraft
@@ -35,6 +36,9 @@ struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
     static constexpr int kFirstTurnBarrier = kProducerBarrier + 1;
     static constexpr int kConsumerThreads = Tile::kConsumers * kWarpgroupThreads;
 
+    static constexpr bool kIsFloat = sizeof(T) == 4;
+    static constexpr int kFullArrivals = kIsFloat ? kWarpgroupThreads / 32 : 1; //!< of a stage
+
     ATTNGRAFT_DEVICE SpecialisedBlock(AttentionPlan const& plan_, BulkCopies const& copies_)
         : Base(plan_, copies_)
     { }
@@ -48,8 +52,8 @@ struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
             makeCountingBarrier(this->fullQueries(), 1);
             for (int stage = 0; stage < Tile::kStages; ++stage)
             {
-                makeCountingBarrier(fullKeys(stage), 1);
-                makeCountingBarrier(fullValues(stage), 1);
+                makeCountingBarrier(fullKeys(stage), kFullArrivals);
+                makeCountingBarrier(fullValues(stage), kFullArrivals);
                 makeCountingBarrier(emptyKeys(stage), kConsumerThreads / 32);
                 makeCountingBarrier(emptyValues(stage), kConsumerThreads / 32);
             }
@@ -67,7 +71,14 @@ struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
         if (warpgroup == Tile::kConsumers)
         {
             releaseRegisters<Tile::kProducerRegisters>();
-            produce();
+            if constexpr (kIsFloat)
+            {
+                produceRounded();
+            }
+            else
+            {
+                produce();
+            }
         }
         else
         {
@@ -138,6 +149,60 @@ private:
         }
     }
 
+    //! The same for fp32: see RoundingLoader. Loads are under way while the threads wait for a stage to be empty.
+    ATTNGRAFT_DEVICE void produceRounded()
+    {
+        using Loader = RoundingLoader<Tile>;
+        Loader loader(*this, threadIdx.x % kWarpgroupThreads);
+        Place next;
+        do
+        {
+            int key = this->firstTile();
+            bool isWhole = this->isWhole(key);
+#pragma unroll
+            for (int chunk = 0; chunk < Tile::kHeldChunks; ++chunk)
+            {
+                loader.load(*this, chunk, key, isWhole);
+            }
+            while (key < range.end)
+            {
+                int const following = this->nextTile(key + Tile::kKeys);
+                bool const isFollowingWhole = this->isWhole(following);
+#pragma unroll
+                for (int chunk = 0; chunk < Loader::kChunks; ++chunk)
+                {
+                    bring(loader, next, chunk);
+                    int const ahead = chunk + Tile::kHeldChunks;
+                    bool const isOfThis = ahead < Loader::kChunks;
+                    loader.load(*this, ahead % Loader::kChunks, isOfThis ? key : following,
+                        isOfThis ? isWhole : isFollowingWhole);
+                }
+                key = following;
+                isWhole = isFollowingWhole;
+                next.advance();
+            }
+        } while (goesOn(false));
+    }
+
+    //! A chunk to shared memory, the first of a stage once that is empty; after the last one it is full.
+    ATTNGRAFT_DEVICE void bring(RoundingLoader<Tile>& loader, Place const& next, int chunk) const
+    {
+        constexpr int kKeyChunks = RoundingLoader<Tile>::kKeyChunks;
+        loader.round(chunk);
+        if (chunk == 0 || chunk == kKeyChunks)
+        {
+            waitForPhase(chunk == 0 ? emptyKeys(next.stage) : emptyValues(next.stage), next.parity ^ 1U);
+        }
+        loader.store(
+            keyTiles + next.stage * Base::kKeyStageBytes, valueTiles + next.stage * Base::kValueStageBytes, chunk);
+        if (chunk == kKeyChunks - 1 || chunk == RoundingLoader<Tile>::kChunks - 1)
+        {
+            publishToAsyncProxy();
+            synchronizeWarp();
+            giveBack(chunk < kKeyChunks ? fullKeys(next.stage) : fullValues(next.stage));
+        }
+    }
+
     //! A tile of keys or values to shared memory, once the stage is empty: by the copy engine, or by all threads where
     //! not every key is read. No thread waits that others do not wait for: it might fall two phases behind, which their
     //! parity does not tell.
@@ -181,7 +246,7 @@ private:
         {
             if (!copies.areQueriesUsable)
             {
-                loadOwnQueries(warpgroup);
+                loadOwnQueries(warpgroup, rows);
             }
             mask.locate(plan, place, firstRow, pass);
             rows.clear();
@@ -189,7 +254,16 @@ private:
             {
                 this->waitForQueries();
             }
-            attend(warpgroup, keys, values, rows, mask);
+            int rest;
+            if constexpr (Tile::kWeighsInPlace)
+            {
+                rest = attendInPlace(warpgroup, keys, values, rows, mask);
+            }
+            else
+            {
+                rest = attend(warpgroup, keys, values, rows, mask);
+            }
+            leaveOut(rest, keys, values);
             rows.finishSums();
             // The context leaves through the queries' tile: no product may read it any more.
             if constexpr (Tile::kHead * static_cast<int>(sizeof(T)) <= 128)
@@ -207,18 +281,54 @@ private:
         }
     }
 
-    ATTNGRAFT_DEVICE void loadOwnQueries(int warpgroup)
+    ATTNGRAFT_DEVICE void loadOwnQueries(int warpgroup, Rows& rows)
     {
         this->template loadQueries<kWarpgroupRows, kWarpgroupThreads>(
             threadIdx.x % kWarpgroupThreads, warpgroup * kWarpgroupRows);
         commitCopies();
         waitForCopies<0>();
+        if constexpr (kIsFloat && !Tile::kKeepsQuery)
+        {
+            this->template roundQueries<kWarpgroupRows, kWarpgroupThreads>(
+                threadIdx.x % kWarpgroupThreads, warpgroup * kWarpgroupRows);
+        }
         publishToAsyncProxy();
         synchronizeThreads(kFirstGroupBarrier + warpgroup, kWarpgroupThreads);
+        if constexpr (Tile::kKeepsQuery)
+        {
+            rows.keepQueries(queryTile, warpOfThread() * Tile::kRowsPerWarp);
+        }
     }
 
-    //! All tiles of keys. A tile's scores are computed while the context takes up the tile before it.
-    ATTNGRAFT_DEVICE void attend(int warpgroup, Place& keys, Place& values, Rows& rows, Mask const& mask)
+    //! All tiles of keys, one after another: other warp groups fill the gaps. Returns the first tile that is left.
+    ATTNGRAFT_DEVICE int attendInPlace(int warpgroup, Place& keys, Place& values, Rows& rows, Mask const& mask)
+    {
+        int const firstRow = warpOfThread() * Tile::kRowsPerWarp;
+        typename Rows::Shrink shrink;
+        float const factor = this->factor();
+        int const end = endOf(warpgroup);
+        int key = this->firstTile();
+        for (; key < end; key = this->nextTile(key + Tile::kKeys))
+        {
+            waitForPhase(fullKeys(keys.stage), keys.parity);
+            rows.multiplyKeys(queryTile, warpgroup, keyTiles + keys.stage * Base::kKeyStageBytes);
+            giveBack(emptyKeys(keys.stage));
+            keys.advance();
+            if (this->weigh(key, firstRow, factor, rows, mask, shrink))
+            {
+                rows.scaleContext(shrink);
+            }
+            rows.packWeights();
+            waitForPhase(fullValues(values.stage), values.parity);
+            rows.multiplyValues(valueTiles + values.stage * Base::kValueStageBytes);
+            giveBack(emptyValues(values.stage));
+            values.advance();
+        }
+        return key;
+    }
+
+    //! The same. A tile's scores are computed while the context takes up the tile before it.
+    ATTNGRAFT_DEVICE int attend(int warpgroup, Place& keys, Place& values, Rows& rows, Mask const& mask)
     {
         int const firstRow = warpOfThread() * Tile::kRowsPerWarp;
         int key = this->firstTile();
@@ -282,7 +392,12 @@ private:
             giveBack(emptyValues(values.stage));
             values.advance();
         }
-        // Tiles that only later rows of the block need.
+        return key;
+    }
+
+    //! Tiles that only later rows of the block need.
+    ATTNGRAFT_DEVICE void leaveOut(int key, Place& keys, Place& values) const
+    {
         for (; key < range.end; key = this->nextTile(key + Tile::kKeys))
         {
             waitForPhase(fullKeys(keys.stage), keys.parity);
@@ -326,7 +441,7 @@ private:
         return end < range.end ? static_cast<int>(end) : range.end;
     }
 
-    //! A warp says that its products are done with a stage.
+    //! A warp says that it is done with a stage.
     static ATTNGRAFT_DEVICE void giveBack(SharedAddress barrier)
     {
         if (laneOfThread() == 0)

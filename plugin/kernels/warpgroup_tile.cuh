@@ -15,9 +15,12 @@ struct WarpgroupRows : AttentionRows<1, Tile::kKeys, Tile::kValue>
 {
     using T = typename Math::Element;
     using Rows = AttentionRows<1, Tile::kKeys, Tile::kValue>;
-    static constexpr int kHeadSteps = Tile::kHead / 16;
-    static constexpr int kKeySteps = Tile::kKeys / 16;
-    static constexpr int kStepBytes = 32; //!< of 16 columns
+    static constexpr bool kIsFloat = sizeof(T) == 4;
+    static constexpr int kStepBytes = 32; //!< of 16 columns, of TF32 8
+    static constexpr int kColumnsOfStep = kStepBytes / static_cast<int>(sizeof(T));
+    static constexpr int kHeadSteps = Tile::kHead / kColumnsOfStep;
+    static constexpr int kKeySteps = Tile::kKeys / kColumnsOfStep;
+    static constexpr bool kInPlace = Tile::kWeighsInPlace;
     static constexpr int kStepsOfPanel = 4;
     static constexpr int kRowBytes = 128;  //!< of a panel
     static constexpr int kWidest = 256;    //!< columns of one product
@@ -26,21 +29,32 @@ struct WarpgroupRows : AttentionRows<1, Tile::kKeys, Tile::kValue>
     using Rows::context;
     using Rows::scores;
     using Rows::sum;
-    uint32_t weights[kKeySteps][4];
+    //! A thread's part of a left factor: rows lane / 4 and 8 below it, of columns 2 * (lane % 4) and the next, which
+    //! are one register, and those 8 behind; of TF32 columns lane % 4 and that 4 behind.
+    using Fragment = std::conditional_t<kIsFloat, float, uint32_t>[4];
+    Fragment weights[kInPlace ? 1 : kKeySteps];
+    Fragment queries[Tile::kKeepsQuery ? kHeadSteps : 1];
 
     //! Starts scores = queries * keys^T.
     ATTNGRAFT_DEVICE void startScores(SharedAddress queryTile, int warpgroup, SharedAddress keyTile)
     {
-        uint64_t const queries = matrixDescriptor(queryTile + warpgroup * kWarpgroupRows * kRowBytes, kUnusedStep);
+        uint64_t const tile = matrixDescriptor(queryTile + warpgroup * kWarpgroupRows * kRowBytes, kUnusedStep);
         uint64_t const keys = matrixDescriptor(keyTile, kUnusedStep);
 #pragma unroll
         for (int k = 0; k < kHeadSteps; ++k)
         {
             int const panel = k / kStepsOfPanel;
             int const step = k % kStepsOfPanel * kStepBytes;
-            WarpgroupProduct<Math, Tile::kKeys>::ofShared(scores[0],
-                queries + descriptorSteps(panel * TileLayouts<Tile>::Query::kPanelBytes + step),
-                keys + descriptorSteps(panel * TileLayouts<Tile>::Key::kPanelBytes + step), k > 0);
+            uint64_t const right = keys + descriptorSteps(panel * TileLayouts<Tile>::Key::kPanelBytes + step);
+            if constexpr (Tile::kKeepsQuery)
+            {
+                WarpgroupProduct<Math, Tile::kKeys>::ofRegisters(scores[0], queries[k], right, k > 0);
+            }
+            else
+            {
+                uint64_t const left = tile + descriptorSteps(panel * TileLayouts<Tile>::Query::kPanelBytes + step);
+                WarpgroupProduct<Math, Tile::kKeys>::ofShared(scores[0], left, right, k > 0);
+            }
         }
         commitProducts();
     }
@@ -52,7 +66,17 @@ struct WarpgroupRows : AttentionRows<1, Tile::kKeys, Tile::kValue>
 #pragma unroll
         for (int k = 0; k < kKeySteps; ++k)
         {
-            addProduct<0>(k, values + descriptorSteps(k * 16 * kRowBytes));
+            if constexpr (kIsFloat)
+            {
+                int const step =
+                    k / kStepsOfPanel * TileLayouts<Tile>::Value::kPanelBytes + k % kStepsOfPanel * kStepBytes;
+                WarpgroupProduct<Math, Tile::kValue>::ofRegisters(
+                    context[0], weightsOf(k), values + descriptorSteps(step), true);
+            }
+            else
+            {
+                addProduct<0>(k, values + descriptorSteps(k * 16 * kRowBytes));
+            }
         }
         commitProducts();
     }
@@ -84,11 +108,13 @@ struct WarpgroupRows : AttentionRows<1, Tile::kKeys, Tile::kValue>
 #pragma unroll
         for (int k = 0; k < kKeySteps; ++k)
         {
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
+            if constexpr (kIsFloat)
             {
-                float const(&from)[4] = scores[0][2 * k + i / 2];
-                weights[k][i] = packPair<T>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+                roundWeights(k);
+            }
+            else
+            {
+                packPairs(k);
             }
         }
     }
@@ -112,7 +138,60 @@ struct WarpgroupRows : AttentionRows<1, Tile::kKeys, Tile::kValue>
         pinRegisters(context[0]);
     }
 
+    //! The queries' fragments to registers, rounded.
+    ATTNGRAFT_DEVICE void keepQueries(SharedAddress queryTile, int firstRow)
+    {
+        using Layout = typename TileLayouts<Tile>::Query;
+        int const lane = laneOfThread();
+        int const row = firstRow + lane / 4;
+#pragma unroll
+        for (int k = 0; k < kHeadSteps; ++k)
+        {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+            {
+                SharedAddress const vector = queryTile + Layout::at(row + i % 2 * 8, 2 * k + i / 2);
+                auto const bits = loadShared<uint32_t>(vector + lane % 4 * static_cast<int>(sizeof(T)));
+                queries[k][i] = bitsAsFloat(roundForTf32(bits));
+            }
+        }
+    }
+
 private:
+    ATTNGRAFT_DEVICE float (&weightsOf(int k))[4]
+    {
+        if constexpr (kInPlace)
+        {
+            return scores[0][k];
+        }
+        else
+        {
+            return weights[k];
+        }
+    }
+
+    ATTNGRAFT_DEVICE void packPairs(int k)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+        {
+            float const(&from)[4] = scores[0][2 * k + i / 2];
+            weights[k][i] = packPair<T>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+        }
+    }
+
+    //! A thread has the weights of keys 2 t and 2 t + 1 where the product wants t and t + 4: so the keys change places,
+    //! in the values too (see RoundingLoader).
+    ATTNGRAFT_DEVICE void roundWeights(int k)
+    {
+        float const from[4] = {scores[0][k][0], scores[0][k][1], scores[0][k][2], scores[0][k][3]};
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+        {
+            weightsOf(k)[i] = roundWeightForTf32(from[i % 2 * 2 + i / 2]);
+        }
+    }
+
     //! One step of 16 keys, as many columns at once as a product may have.
     template <int column>
     ATTNGRAFT_DEVICE void addProduct(int k, uint64_t values)

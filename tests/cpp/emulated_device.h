@@ -233,6 +233,17 @@ inline void synchronizeWarp()
     ballot(false);
 }
 
+inline uint4 loadGlobal16(void const* from)
+{
+    if (reinterpret_cast<uintptr_t>(from) % sizeof(uint4) != 0)
+    {
+        throw std::out_of_range("loadGlobal16: the source is not aligned");
+    }
+    uint4 vector;
+    std::memcpy(&vector, from, sizeof(vector));
+    return vector;
+}
+
 inline void storeGlobal16(void* to, uint4 vector)
 {
     emulation::block().expectEarlierKernelsDone();

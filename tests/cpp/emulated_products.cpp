@@ -12,13 +12,23 @@ namespace attngraft::emulation
 namespace
 {
 
-constexpr int kRows = 16;  //!< of a warp
-constexpr int kInner = 16; //!< of a product
+constexpr int kRows = 16;      //!< of a warp
+constexpr int kMostInner = 16; //!< of a product
+constexpr int kUnitsOfInner = 2;
 constexpr int kPanelRowBytes = 128;
 constexpr int kGroupRows = 8; //!< of a panel, whose units change places
 constexpr int kGroupBytes = kGroupRows * kPanelRowBytes;
-constexpr int kUnitElements = kUnitBytes / 2;
+constexpr int kUnitElements = kUnitBytes / 2; //!< of 16 bits
 constexpr int kPanelColumns = kPanelRowBytes / 2;
+
+//! What the tensor cores see of an fp32 number.
+float tf32(uint32_t bits)
+{
+    uint32_t const seen = bits & ~0x1fffU;
+    float value;
+    std::memcpy(&value, &seen, sizeof(value));
+    return value;
+}
 
 //! Every 16-bit number as float.
 std::vector<float> const& floats(bool isHalf)
@@ -40,13 +50,13 @@ std::vector<float> const& floats(bool isHalf)
 struct SharedFactor
 {
     SharedMemory& memory;
-    std::vector<float> const& values;
+    FactorType type;
     SharedAddress start;
     SharedAddress panelBytes;
 
-    SharedFactor(SharedMemory& memory_, uint64_t descriptor, bool isHalf)
+    SharedFactor(SharedMemory& memory_, uint64_t descriptor, FactorType type_)
         : memory(memory_)
-        , values(floats(isHalf))
+        , type(type_)
         , start(static_cast<SharedAddress>(descriptor & 0x3fffU) * kUnitBytes)
         , panelBytes(static_cast<SharedAddress>(descriptor >> 16 & 0x3fffU) * kUnitBytes)
     {
@@ -66,60 +76,91 @@ struct SharedFactor
         return memory.atForEngine(swizzled128(plain));
     }
 
-    //! Eight elements, `byte` bytes from the beginning of a row of the first panel.
+    //! The elements of a unit, 8 or 4, `byte` bytes from the beginning of a row of the first panel.
     void read(int row, SharedAddress byte, float* to) const
     {
+        uint8_t const* const from = unit(row, byte);
+        if (type == FactorType::kTf32)
+        {
+            uint32_t words[kUnitBytes / 4];
+            std::memcpy(words, from, sizeof(words));
+            std::transform(std::begin(words), std::end(words), to, tf32);
+            return;
+        }
+        std::vector<float> const& values = floats(type == FactorType::kHalf);
         uint16_t bits[kUnitElements];
-        std::memcpy(bits, unit(row, byte), sizeof(bits));
+        std::memcpy(bits, from, sizeof(bits));
         for (int i = 0; i < kUnitElements; ++i)
         {
             to[i] = values[bits[i]];
         }
     }
+
+    //! As many as a product's inner dimension has, from the beginning of a row.
+    void readInner(int row, float* to) const
+    {
+        read(row, 0, to);
+        read(row, kUnitBytes, to + (type == FactorType::kTf32 ? kUnitElements / 2 : kUnitElements));
+    }
 };
 
-//! left [16][16], the rows of a warp. Nothing says that its part of the product reads no others: all are to be there.
-void readLeft(SharedFactor const& factor, int firstRow, float* left)
+//! left [16][inner], the rows of a warp. Nothing says that its part of the product reads no others: all are to be
+//! there.
+void readLeft(SharedFactor const& factor, int firstRow, int inner, float* left)
 {
     for (int row = 0; row < kWarpsOfGroup * kRows; ++row)
     {
-        factor.unit(row, 0);
-        factor.unit(row, kUnitBytes);
+        for (int unit = 0; unit < kUnitsOfInner; ++unit)
+        {
+            factor.unit(row, unit * kUnitBytes);
+        }
     }
     for (int row = 0; row < kRows; ++row)
     {
-        for (int unit = 0; unit < kInner / kUnitElements; ++unit)
-        {
-            factor.read(firstRow + row, unit * kUnitBytes, left + row * kInner + unit * kUnitElements);
-        }
+        factor.readInner(firstRow + row, left + row * inner);
     }
 }
 
 //! The same from the lanes' registers: of rows lane / 4 and 8 below it, columns 2 * (lane % 4) and the next, and those
 //! 8 behind.
-void readLeft(uint32_t const* const* lanes, bool isHalf, float* left)
+void readLeft(void const* const* lanes, bool isHalf, float* left)
 {
     std::vector<float> const& values = floats(isHalf);
     for (int lane = 0; lane < kWarpThreads; ++lane)
     {
         for (int i = 0; i < 4; ++i)
         {
-            float* const to = left + (lane / 4 + i % 2 * 8) * kInner + lane % 4 * 2 + i / 2 * 8;
-            to[0] = values[lanes[lane][i] & 0xffffU];
-            to[1] = values[lanes[lane][i] >> 16];
+            float* const to = left + (lane / 4 + i % 2 * 8) * kMostInner + lane % 4 * 2 + i / 2 * 8;
+            uint32_t const pair = static_cast<uint32_t const*>(lanes[lane])[i];
+            to[0] = values[pair & 0xffffU];
+            to[1] = values[pair >> 16];
         }
     }
 }
 
-//! right [16][width], from rows along the inner dimension.
-void readRight(SharedFactor const& factor, int width, float* right)
+//! The same of TF32: of rows lane / 4 and 8 below it, columns lane % 4 and that 4 behind.
+void readLeftTf32(void const* const* lanes, float* left)
+{
+    constexpr int kInner = 8;
+    for (int lane = 0; lane < kWarpThreads; ++lane)
+    {
+        for (int i = 0; i < 4; ++i)
+        {
+            uint32_t bits;
+            std::memcpy(&bits, static_cast<uint32_t const*>(lanes[lane]) + i, sizeof(bits));
+            left[(lane / 4 + i % 2 * 8) * kInner + lane % 4 + i / 2 * 4] = tf32(bits);
+        }
+    }
+}
+
+//! right [inner][width], from rows along the inner dimension.
+void readRight(SharedFactor const& factor, int width, int inner, float* right)
 {
     for (int column = 0; column < width; ++column)
     {
-        float along[kInner];
-        factor.read(column, 0, along);
-        factor.read(column, kUnitBytes, along + kUnitElements);
-        for (int k = 0; k < kInner; ++k)
+        float along[kMostInner];
+        factor.readInner(column, along);
+        for (int k = 0; k < inner; ++k)
         {
             right[k * width + column] = along[k];
         }
@@ -129,7 +170,7 @@ void readRight(SharedFactor const& factor, int width, float* right)
 //! The same from rows across it, whose columns beyond the first 64 are in the panels that follow.
 void readRightAcross(SharedFactor const& factor, int width, float* right)
 {
-    for (int k = 0; k < kInner; ++k)
+    for (int k = 0; k < kMostInner; ++k)
     {
         for (int column = 0; column < width; column += kUnitElements)
         {
@@ -169,7 +210,7 @@ std::shared_ptr<WarpProducts::Accumulator> WarpProducts::accumulatorOf(int lane,
     return made;
 }
 
-void WarpProducts::start(int lane, Product const& product, float* c, uint32_t const* left)
+void WarpProducts::start(int lane, Product const& product, float* c, void const* left)
 {
     Lane& mine = mLanes[lane];
     int const number = mine.started++;
@@ -266,18 +307,30 @@ void WarpProducts::compute(Started const& started) const
 {
     Product const& product = started.product;
     int const width = product.width;
-    float left[kRows * kInner];
-    std::vector<float> right(static_cast<size_t>(kInner) * width);
-    SharedFactor const rightFactor(*mMemory, product.right, product.isHalf);
-    if (product.isOfRegisters)
+    int const inner = product.inner();
+    bool const isTf32 = product.type == FactorType::kTf32;
+    float left[kRows * kMostInner];
+    std::vector<float> right(static_cast<size_t>(inner) * width);
+    SharedFactor const rightFactor(*mMemory, product.right, product.type);
+    if (!product.isOfRegisters)
     {
-        readLeft(started.left, product.isHalf, left);
+        readLeft(SharedFactor(*mMemory, product.left, product.type), mWarpOfGroup * kRows, inner, left);
+    }
+    else if (isTf32)
+    {
+        readLeftTf32(started.left, left);
+    }
+    else
+    {
+        readLeft(started.left, product.type == FactorType::kHalf, left);
+    }
+    if (product.isOfRegisters && !isTf32)
+    {
         readRightAcross(rightFactor, width, right.data());
     }
     else
     {
-        readLeft(SharedFactor(*mMemory, product.left, product.isHalf), mWarpOfGroup * kRows, left);
-        readRight(rightFactor, width, right.data());
+        readRight(rightFactor, width, inner, right.data());
     }
     float* const sums = started.accumulator->sums.data();
     if (!product.accumulates)
@@ -286,9 +339,9 @@ void WarpProducts::compute(Started const& started) const
     }
     for (int row = 0; row < kRows; ++row)
     {
-        for (int k = 0; k < kInner; ++k)
+        for (int k = 0; k < inner; ++k)
         {
-            float const factor = left[row * kInner + k];
+            float const factor = left[row * inner + k];
             float const* const from = right.data() + k * width;
             float* const to = sums + row * width;
             for (int column = 0; column < width; ++column)

@@ -12,19 +12,33 @@ namespace attngraft::emulation
 constexpr int kWarpThreads = 32;
 constexpr int kWarpsOfGroup = 4;
 
+//! Of what a product's factors are.
+enum class FactorType
+{
+    kHalf,
+    kBFloat16,
+    kTf32,
+};
+
 //! A product as all threads of a warp group must start it.
 struct Product
 {
     uint64_t left; //!< descriptor; unused where the left factor is in registers
     uint64_t right;
     int width;
-    bool isHalf;
-    bool isOfRegisters; //!< the left factor; the right one's rows then lie across the inner dimension
+    FactorType type;
+    bool isOfRegisters; //!< the left factor; of 16 bits, the right one's rows then lie across the inner dimension
     bool accumulates;
+
+    //! Steps of the inner dimension: 32 bytes.
+    int inner() const
+    {
+        return type == FactorType::kTf32 ? 8 : 16;
+    }
 
     bool operator==(Product const& other) const
     {
-        return left == other.left && right == other.right && width == other.width && isHalf == other.isHalf
+        return left == other.left && right == other.right && width == other.width && type == other.type
             && isOfRegisters == other.isOfRegisters && accumulates == other.accumulates;
     }
 };
@@ -47,7 +61,7 @@ public:
     }
 
     //! A lane starts a product. `c`: its part of the accumulator; `left`: its part of the left factor, if it has one.
-    void start(int lane, Product const& product, float* c, uint32_t const* left);
+    void start(int lane, Product const& product, float* c, void const* left);
 
     void commit(int lane, bool isReadAtOnce);
 
@@ -80,7 +94,7 @@ private:
     {
         Product product;
         std::shared_ptr<Accumulator> accumulator;
-        uint32_t const* left[kWarpThreads]{};
+        void const* left[kWarpThreads]{};
     };
 
     std::shared_ptr<Accumulator> accumulatorOf(int lane, float const* c, int width) const;

@@ -53,7 +53,8 @@ struct EmulatedLaunch
     template <typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
     cudaError_t run(AttentionPlan const& plan) const
     {
-        BulkCopies const copies = makeBulkCopies(plan, Tile::kRows, Tile::kKeys);
+        bool const isFloat = sizeof(typename Math::Element) == 4; // the kernel's threads bring the tiles
+        BulkCopies const copies = isFloat ? BulkCopies{} : makeBulkCopies(plan, Tile::kRows, Tile::kKeys);
         return runGrid(attentionGrid<Tile>(plan), Tile::kThreads, sharedBytes<Tile>(plan), [&] {
             if constexpr (Tile::kTile.engine == AttentionEngine::kSpecialised)
             {
@@ -95,6 +96,11 @@ cudaError_t launchWarpgroupAttentionFloat16(AttentionPlan const& plan, cudaStrea
 cudaError_t launchWarpgroupAttentionBFloat16(AttentionPlan const& plan, cudaStream_t)
 {
     return emulate<BFloat16Math>(plan);
+}
+
+cudaError_t launchWarpgroupAttentionTf32(AttentionPlan const& plan, cudaStream_t)
+{
+    return emulate<Tf32Math>(plan);
 }
 
 } // namespace attngraft

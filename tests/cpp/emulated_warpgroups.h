@@ -45,20 +45,28 @@ template <typename Math, int width>
 struct WarpgroupProduct
 {
     static_assert(width % 8 == 0 && width <= 256, "the instructions have no others");
-    static constexpr bool kIsHalf = std::is_same_v<Math, HalfMath>;
+    static constexpr emulation::FactorType kType = std::is_same_v<Math, HalfMath> ? emulation::FactorType::kHalf
+        : std::is_same_v<Math, BFloat16Math>                                      ? emulation::FactorType::kBFloat16
+                                                                                  : emulation::FactorType::kTf32;
 
     static void ofShared(float (&c)[width / 8][4], uint64_t left, uint64_t right, bool accumulates)
     {
-        start({left, right, width, kIsHalf, false, accumulates}, c, nullptr);
+        start({left, right, width, kType, false, accumulates}, c, nullptr);
     }
 
     static void ofRegisters(float (&c)[width / 8][4], uint32_t const (&left)[4], uint64_t right)
     {
-        start({0, right, width, kIsHalf, true, true}, c, left);
+        start({0, right, width, kType, true, true}, c, left);
+    }
+
+    //! TF32.
+    static void ofRegisters(float (&c)[width / 8][4], float const (&left)[4], uint64_t right, bool accumulates)
+    {
+        start({0, right, width, kType, true, accumulates}, c, left);
     }
 
 private:
-    static void start(emulation::Product const& product, float (&c)[width / 8][4], uint32_t const* left)
+    static void start(emulation::Product const& product, float (&c)[width / 8][4], void const* left)
     {
         emulation::block().products().start(emulation::block().lane(), product, &c[0][0], left);
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import ml_dtypes
 import numpy as np
@@ -49,6 +49,14 @@ FOR_WARPGROUPS = CaseRange(
     few_queries=0.0,
 )
 """Whole vectors of 16-bit types, more rows than are split, up to the largest head of a tile for warp groups."""
+
+TF32_FOR_WARPGROUPS = replace(
+    FOR_WARPGROUPS,
+    dtypes=("float32",),
+    head_sizes=(4, 12, 40, 64, 64, 64, 64, 72, 100, 128, 128),
+    gaps=(0, 0, 0, 4, 8),
+)
+"""The same of fp32, whose vectors are of 4 elements."""
 
 SCORE_ROUNDING = 2.5e-7
 """fp32 rounds s by 2^-24 at each of up to four steps, relative to the bias in it; exp makes that an error of the

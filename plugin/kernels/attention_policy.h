@@ -432,10 +432,10 @@ constexpr bool choosesTf32(int tile, int rows, int size, bool isCausal, int64_t 
     return !kOffersWarpgroupFloat || chooseAttentionTile(work) == tile;
 }
 
-static_assert(choosesTf32(32, 4096, 64, false, 8), "TF32");
-static_assert(choosesTf32(29, 4096, 64, true, 8), "TF32, causal");
-static_assert(choosesTf32(28, 197, 64, false, 16), "TF32, short");
-static_assert(choosesTf32(34, 4096, 128, false, 8), "TF32, heads of 128");
+static_assert(choosesTf32(34, 4096, 64, false, 8), "TF32");
+static_assert(choosesTf32(31, 4096, 64, true, 8), "TF32, causal");
+static_assert(choosesTf32(30, 197, 64, false, 16), "TF32, short");
+static_assert(choosesTf32(36, 4096, 128, false, 8), "TF32, heads of 128");
 static_assert(choosesTf32(15, 4096, 256, false, 8), "TF32, larger heads");
 static_assert(chooseAttentionTile(exactly(onWarpgroups(exampleWork(4096, 4096, 64, false, 4), 8))) == 13, "fp32");
 

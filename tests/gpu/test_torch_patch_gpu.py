@@ -70,6 +70,7 @@ def test_gradients_are_those_of_eager_attention(name: str) -> None:
         assert expected is None or (found - expected).abs().max() <= GRADIENT_TOLERANCE * largest
 
 
+@pytest.mark.filterwarnings("ignore")  # of compiling: PyTorch's and transformers' own
 @pytest.mark.parametrize(("name", "cache"), GENERATIONS)
 def test_greedy_generation_gives_the_same_tokens(name: str, cache: str) -> None:
     """The static cache is what transformers compiles on a GPU."""
@@ -80,6 +81,7 @@ def test_greedy_generation_gives_the_same_tokens(name: str, cache: str) -> None:
     torch.testing.assert_close(patch(model).generate(**inputs, **options), reference, rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:.*prototype feature")  # PyTorch says so of the mode
 @pytest.mark.parametrize("is_padded", [True, False])
 @torch.no_grad()
 def test_masks_and_attention_wait_for_nothing_and_take_the_kernel(is_padded: bool) -> None:
@@ -101,6 +103,7 @@ def test_masks_and_attention_wait_for_nothing_and_take_the_kernel(is_padded: boo
     assert path_of(q, k, v, **arguments_of(mask)).name == KERNEL
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own: deprecations, and advice on TF32
 def test_a_compiled_model_is_the_same() -> None:
     model, inputs = build("gemma2", torch.bfloat16).to(DEVICE), on_device(inputs_of("gemma2", torch.bfloat16))
     patch(model)

@@ -32,7 +32,8 @@ struct Tf32Math
     using Element = float;
 };
 
-//! fp32 elements, products of all but the last bits: each factor as the sum of two TF32 numbers, three products.
+//! fp32 elements, products of all but the last bits: the left factor as the sum of two TF32 numbers, the right one of
+//! three, which is all of it (a value whose weight is 1 comes out as it was); four products.
 struct Fp32Math
 {
     using Element = float;
@@ -369,6 +370,7 @@ ATTNGRAFT_DEVICE void multiplyAdd(float (&c)[4], uint32_t const (&a)[4], uint32_
         // cores cut off what they add where fp32 rounds.
         uint32_t leftRest[4];
         uint32_t rightRest[2];
+        uint32_t rightLast[2];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
         {
@@ -377,9 +379,12 @@ ATTNGRAFT_DEVICE void multiplyAdd(float (&c)[4], uint32_t const (&a)[4], uint32_
 #pragma unroll
         for (int i = 0; i < 2; ++i)
         {
-            rightRest[i] = roundToTf32(bitsAsFloat(b[i]) - bitsAsFloat(right[i]));
+            float const rest = bitsAsFloat(b[i]) - bitsAsFloat(right[i]);
+            rightRest[i] = roundToTf32(rest);
+            rightLast[i] = roundToTf32(rest - bitsAsFloat(rightRest[i]));
         }
         float product[4] = {0.F, 0.F, 0.F, 0.F};
+        multiplyFragments<Math>(product, left, rightLast[0], rightLast[1]);
         multiplyFragments<Math>(product, leftRest, right[0], right[1]);
         multiplyFragments<Math>(product, left, rightRest[0], rightRest[1]);
         multiplyFragments<Math>(product, left, right[0], right[1]);

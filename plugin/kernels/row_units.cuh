@@ -22,6 +22,7 @@ struct RowOffsets
 ATTNGRAFT_DEVICE RowOffsets findRow(RowMap const& map, int64_t row, bool isShort)
 {
     RowOffsets offsets{0, 0};
+#pragma unroll 1
     for (int d = map.rank - 1; d > 0; --d)
     {
         int64_t const rest = divide(row, map.dims[d], isShort);

@@ -18,9 +18,6 @@
 namespace attngraft
 {
 
-#if !defined(ATTNGRAFT_SOFTMAX_RESIDENT_THREADS)
-#define ATTNGRAFT_SOFTMAX_RESIDENT_THREADS 1024
-#endif
 #if !defined(ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS)
 #define ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS 5
 #endif
@@ -28,13 +25,23 @@ namespace attngraft
 #define ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS 2048
 #endif
 #if !defined(ATTNGRAFT_SOFTMAX_PASS_THREADS)
-#define ATTNGRAFT_SOFTMAX_PASS_THREADS 512
+#define ATTNGRAFT_SOFTMAX_PASS_THREADS 256
 #endif
 #if !defined(ATTNGRAFT_SOFTMAX_PASS_UNITS)
 #define ATTNGRAFT_SOFTMAX_PASS_UNITS 4
 #endif
 
-constexpr int kResidentThreads = ATTNGRAFT_SOFTMAX_RESIDENT_THREADS;
+//! Threads that a multiprocessor has room for, of kernels that hold so many registers' worth of a row: 80, 96 or 128
+//! registers for each thread, with which few or none are spilled. 40 KiB and more of loads can be on their way.
+constexpr int residentThreads(int heldRegisters, bool isRawAnd16Bit)
+{
+#if defined(ATTNGRAFT_SOFTMAX_RESIDENT_THREADS)
+    return heldRegisters > 0 || isRawAnd16Bit ? ATTNGRAFT_SOFTMAX_RESIDENT_THREADS : 0;
+#else
+    return heldRegisters > 40 ? 512 : isRawAnd16Bit ? 768 : 640;
+#endif
+}
+
 constexpr int kRecomputedUnits = ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS;
 constexpr int64_t kClusterVectors = ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS;
 

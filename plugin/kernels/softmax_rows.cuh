@@ -14,16 +14,7 @@ public:
     ATTNGRAFT_DEVICE explicit RowsInRegisters(SoftmaxPlan const& plan)
         : mPlan(plan)
         , mExchange{static_cast<int>(threadIdx.x) / Work::kThreads, plan.policy.blocks}
-    {
-        int64_t tile = blockIdx.x;
-        if constexpr (Work::kIsCluster)
-        {
-            tile = plan.blocks.quotient(blockIdx.x);
-            mFrom = blockInCluster() * static_cast<int>(plan.unitsPerBlock);
-        }
-        mFirstRow = tile * (Work::kGroups * Work::kRows) + mExchange.group;
-        mFirstUnit = mFrom + static_cast<int>(threadIdx.x) % Work::kThreads;
-    }
+    { }
 
     //! Twice at most: an empty row is read again without its mask where the contract says `unmasked`.
     ATTNGRAFT_DEVICE void run()
@@ -35,7 +26,8 @@ public:
 #pragma unroll 1
         for (int reading = 0;; ++reading)
         {
-            read(isEmpty);
+            // Rows are found anew, so that nothing of a second reading, which is rare, is prepared before the first.
+            read(computedHere(static_cast<int>(threadIdx.x)), isEmpty);
             bool isAnyEmpty = false;
 #pragma unroll
             for (int r = 0; r < Work::kRows; ++r)
@@ -61,26 +53,34 @@ public:
 private:
     using Exchange = RowExchange<Work::kThreads, Work::kGroups, Work::kIsCluster>;
 
-    ATTNGRAFT_DEVICE void read(bool const (&ignoresMask)[Work::kRows])
+    ATTNGRAFT_DEVICE void read(int thread, bool const (&ignoresMask)[Work::kRows])
     {
-        int const to = mFrom + static_cast<int>(mPlan.unitsPerBlock);
+        int64_t tile = blockIdx.x;
+        int from = 0; // this block's first unit of the row
+        if constexpr (Work::kIsCluster)
+        {
+            tile = mPlan.blocks.quotient(blockIdx.x);
+            from = blockInCluster() * static_cast<int>(mPlan.unitsPerBlock);
+        }
+        int64_t const firstRow = tile * (Work::kGroups * Work::kRows) + thread / Work::kThreads;
 #pragma unroll
         for (int r = 0; r < Work::kRows; ++r)
         {
-            int64_t const row = mFirstRow + r * Work::kGroups;
+            int64_t const row = firstRow + r * Work::kGroups;
             if (row < mPlan.rows)
             {
-                mRows[r].find(mPlan, row, mFrom, to, ignoresMask[r]);
-                mRows[r].moveTo(mFirstUnit);
+                mRows[r].find(mPlan, row, from, from + static_cast<int>(mPlan.unitsPerBlock), ignoresMask[r]);
+                mRows[r].moveTo(from + thread % Work::kThreads);
                 mRows[r].template loadScores<Reading::kOnly>(mPlan);
             }
         }
 #pragma unroll
         for (int r = 0; r < Work::kRows; ++r)
         {
-            if (mFirstRow + r * Work::kGroups < mPlan.rows)
+            int64_t const row = firstRow + r * Work::kGroups;
+            if (row < mPlan.rows)
             {
-                mRows[r].findMasks(mPlan, mFirstRow + r * Work::kGroups);
+                mRows[r].findMasks(mPlan, row);
                 mRows[r].loadMasks(mPlan);
             }
         }
@@ -108,9 +108,6 @@ private:
 
     SoftmaxPlan const& mPlan;
     Exchange mExchange;
-    int mFrom{0}; //!< this block's first unit of the row
-    int64_t mFirstRow{0};
-    int mFirstUnit{0}; //!< of the row's, this thread's
     HeldRow<Work, int> mRows[Work::kRows];
 };
 

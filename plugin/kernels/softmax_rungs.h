@@ -125,10 +125,10 @@ struct Rung
 #define ATTNGRAFT_SOFTMAX_W1024 256, 4, 1, 256
 #endif
 #if !defined(ATTNGRAFT_SOFTMAX_W2048)
-#define ATTNGRAFT_SOFTMAX_W2048 512, 4, 1, 512
+#define ATTNGRAFT_SOFTMAX_W2048 256, 8, 1, 256
 #endif
 #if !defined(ATTNGRAFT_SOFTMAX_W4096)
-#define ATTNGRAFT_SOFTMAX_W4096 1024, 4, 1, 1024
+#define ATTNGRAFT_SOFTMAX_W4096 512, 8, 1, 512
 #endif
 
 //! By capacity. Few rungs serve the rest of the masks, since each costs the library as much as any other.

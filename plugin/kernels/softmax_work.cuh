@@ -26,6 +26,8 @@ struct RowWork
     static constexpr bool kIsRaw = tensors == MaskTensors::kNone || tensors == MaskTensors::kKeepBytes;
     //! Packed scores stay, and exponentials are made of them twice: half the registers.
     static constexpr bool kRecomputes = kIsRaw && sizeof(T) == 2 && units * rows >= kRecomputedUnits;
+    static constexpr int kHeldRegisters = rows * units * (kRecomputes ? kVectorBytes / 4 : elements);
+    static constexpr int kResidentThreads = residentThreads(kHeldRegisters, kIsRaw && sizeof(T) == 2);
     static constexpr int kResidentBlocks = kResidentThreads / blockThreads > 0 ? kResidentThreads / blockThreads : 1;
     static_assert(blockThreads % threads == 0 && blockThreads % kWarpThreads == 0, "whole groups, whole warps");
     static_assert(threads <= kWarpThreads || rows == 1, "rows of several warps are held one at a time");

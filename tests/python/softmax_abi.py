@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import ml_dtypes
 import numpy as np
@@ -110,6 +111,14 @@ def make_params(
     return params
 
 
+class AnyCase(Protocol):
+    """What softmax_cases.Case has."""
+
+    scores: np.ndarray
+    config: MaskedSoftmax
+    operands: dict[str, np.ndarray]
+
+
 class Device(ctypes.Structure):
     """An emulated device."""
 
@@ -172,7 +181,8 @@ class Placed:
     """An array of `shape` in poisoned memory of its own."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, layout: Layout) -> None:
-        inner = (*shape[1::-1], *shape[2:]) if layout.is_transposed else shape
+        is_transposed = layout.is_transposed and len(shape) > 2  # the last dimension stays where it is
+        inner = (*shape[1::-1], *shape[2:]) if is_transposed else shape
         rows = math.prod(inner[:-1])
         elements = rows * (inner[-1] + layout.gap) - (layout.gap if rows else 0)
         self._memory = np.full(elements * dtype.itemsize + 3 * GUARD_BYTES, POISON, np.uint8)
@@ -183,7 +193,7 @@ class Placed:
             steps[0] = math.prod((*inner[1:-1], inner[-1] + layout.gap))
         strides = tuple(int(step) * dtype.itemsize for step in steps)
         view = np.lib.stride_tricks.as_strided(padded, inner, strides)
-        self.array = view.swapaxes(0, 1) if layout.is_transposed else view
+        self.array = view.swapaxes(0, 1) if is_transposed else view
         self.range = MemoryRange(padded.ctypes.data, padded.ctypes.data + padded.nbytes)
         self._before = None
 
@@ -216,20 +226,24 @@ class Emulated:
     stored: int
 
 
-def policy_of(shape: tuple[int, ...], dtype: np.dtype, config: MaskedSoftmax, device: Device) -> tuple[int, ...]:
-    """Strategy, rung, blocks and the mask's kind, without operands and with aligned tensors."""
+def policy_of(case: AnyCase, device: Device) -> tuple[int, ...]:
+    """Strategy, rung, blocks of a row and the mask's kind, where all tensors are aligned."""
     found = (ctypes.c_int32 * 4)()
-    params = make_params(GUARD_BYTES, 2 * GUARD_BYTES, shape, dtype, config, {})
+    operands = {role: (GUARD_BYTES, array.shape, array.dtype) for role, array in case.operands.items()}
+    params = make_params(GUARD_BYTES, 2 * GUARD_BYTES, case.scores.shape, case.scores.dtype, case.config, operands)
     assert emulation().attngraft_test_softmax_policy(ctypes.byref(params), ctypes.byref(device), found)
     return tuple(found)
 
 
+NO_RUNG = (0, 0)
+
+
 def rungs(tensors: int) -> list[tuple[int, int]]:
-    """Threads and units of the rungs that serve masks of a kind."""
+    """Threads and units of all rungs of vectors, NO_RUNG for those that do not serve masks of this kind."""
     found, pair = [], (ctypes.c_int32 * 2)()
     while emulation().attngraft_test_softmax_rung(len(found), tensors, pair):
         found.append((pair[0], pair[1]))
-    return [rung for rung in found if rung != (0, 0)]
+    return found
 
 
 def emulated_softmax(

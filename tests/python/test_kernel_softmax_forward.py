@@ -11,6 +11,7 @@ from softmax_abi import (
     DTYPES,
     FEW_ROWS,
     MANY_ROWS,
+    NO_RUNG,
     WITHOUT_CLUSTERS,
     Device,
     Emulated,
@@ -74,7 +75,7 @@ def test_random_shapes_masks_and_places(first: int) -> None:
 def test_every_rung_full_and_odd(dtype: str, tensors: int) -> None:
     """Whole vectors, one element less, and one element more than a vector less, which begins anywhere in one."""
     per_vector = VECTOR_BYTES // DTYPES[dtype].itemsize
-    found = rungs(tensors)
+    found = [rung for rung in rungs(tensors) if rung != NO_RUNG]
     assert len(found) > 5
     for threads, units in found:
         if dtype == "bfloat16" and threads > 256:
@@ -82,7 +83,11 @@ def test_every_rung_full_and_odd(dtype: str, tensors: int) -> None:
         keys = threads * units * per_vector
         for count in (keys, keys - 1, max(1, keys - per_vector - 1)):
             queries = 5 if keys < 2048 else 2
-            check(masked_case((2, queries, count), dtype, tensors), device=WITHOUT_CLUSTERS, seed=count)
+            case = masked_case((2, queries, count), dtype, tensors)
+            strategy, rung, blocks, _ = policy_of(case, WITHOUT_CLUSTERS)
+            is_next = count == keys - 1  # may begin so that it touches one vector more
+            assert is_next or strategy == ELEMENTS or (rungs(tensors)[rung], blocks) == ((threads, units), 1)
+            check(case, device=WITHOUT_CLUSTERS, seed=count)
 
 
 @pytest.mark.parametrize("tensors", [NONE, KEEP, BIAS, ANY])
@@ -118,9 +123,10 @@ def test_strides(source: Layout, target: Layout) -> None:
 @pytest.mark.parametrize("tensors", [NONE, KEEP, BIAS, ANY])
 @pytest.mark.parametrize(("device", "keys"), [(MANY_ROWS, 20000), (MANY_ROWS, 33001), (FEW_ROWS, 8192), (FEW_ROWS, 9001)])
 def test_clusters(device: Device, keys: int, tensors: int) -> None:
-    _, _, blocks, _ = policy_of((1, 2, keys), DTYPES["float16"], MaskedSoftmax(), device)
-    assert blocks > 1
-    run = check(masked_case((1, 2, keys), "float16", tensors, causal="bottom_right"), device=device)
+    case = masked_case((1, 2, keys), "float16", tensors, causal="bottom_right")
+    strategy, _, blocks, found = policy_of(case, device)
+    assert (strategy, found) == (VECTORS, tensors) and blocks > 1
+    run = check(case, device=device)
     assert run.stored == 2 * keys * 2
 
 
@@ -132,15 +138,25 @@ def test_one_block_of_a_cluster_may_have_no_key(keys: int, empty_rows: str) -> N
     check(Case(normal((2, 1, keys)), config, operands), device=FEW_ROWS)
 
 
-@pytest.mark.parametrize("device", [MANY_ROWS, WITHOUT_CLUSTERS])
 @pytest.mark.parametrize("empty_rows", EmptyRows.ALL)
-@pytest.mark.parametrize("tensors", [NONE, BIAS])
-def test_rows_longer_than_all_registers(tensors: int, empty_rows: str, device: Device) -> None:
-    keys = {MANY_ROWS: 300_001, WITHOUT_CLUSTERS: 70_001}[device] * (2 if tensors == NONE else 1)
-    case = masked_case((2, 1, keys), "float32" if device is MANY_ROWS else "float16", tensors)
+@pytest.mark.parametrize(
+    ("tensors", "device", "dtype", "keys"),
+    [
+        (NONE, MANY_ROWS, "float32", 300_001),
+        (BIAS, MANY_ROWS, "float32", 150_001),
+        (NONE, WITHOUT_CLUSTERS, "float16", 70_001),
+        (BIAS, WITHOUT_CLUSTERS, "float16", 40_001),
+        (ANY, WITHOUT_CLUSTERS, "bfloat16", 40_001),
+    ],
+)
+def test_rows_longer_than_all_registers(tensors: int, device: Device, dtype: str, keys: int, empty_rows: str) -> None:
+    case = masked_case((2, 1, keys), dtype, tensors)
     config = MaskedSoftmax(operands=(*case.config.operands, Role.KV_LENGTHS), empty_rows=empty_rows)
     lengths = {Role.KV_LENGTHS: np.array([keys - 5, 0], np.int32)}
-    check(Case(case.scores, config, {**case.operands, **lengths}), device=device, source=Layout(1), target=Layout(1))
+    case = Case(case.scores, config, {**case.operands, **lengths})
+    strategy, _, blocks, found = policy_of(case, device)
+    assert (strategy, found) == (PASSES, tensors) and (blocks > 1) == bool(device.has_clusters)
+    check(case, device=device, source=Layout(1), target=Layout(1))
 
 
 @pytest.mark.parametrize("empty_rows", EmptyRows.ALL)

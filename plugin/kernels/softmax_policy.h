@@ -162,14 +162,4 @@ constexpr Policy choosePolicy(SoftmaxWork const& work, SoftmaxDevice const& devi
     return rung >= 0 ? Policy{Strategy::kVectors, rung, 1} : Policy{Strategy::kPasses, 0, 1};
 }
 
-constexpr SoftmaxDevice kAnH200{132, true};
-constexpr SoftmaxDevice kWithoutClusters{132, false};
-
-constexpr bool holdsRow(Policy policy, int threads, int units, int blocks)
-{
-    Rung const& rung = kVectorRungs[policy.rung];
-    return policy.strategy == Strategy::kVectors && rung.threads == threads && rung.units == units
-        && policy.blocks == blocks;
-}
-
 } // namespace attngraft

@@ -234,8 +234,7 @@ private:
     }
 
     template <typename Index>
-    static ATTNGRAFT_DEVICE void addBias(
-        SoftmaxPlan const& plan, void const* bias, Index first, float (&scores)[N])
+    static ATTNGRAFT_DEVICE void addBias(SoftmaxPlan const& plan, void const* bias, Index first, float (&scores)[N])
     {
         ScoreMap const& map = plan.scoreMap;
         float const slope = map.slope();
@@ -254,14 +253,13 @@ private:
         else if (plan.bias != nullptr)
         {
             using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
-            forRun<Bits, N>(bias, plan.biasKeyStride, first, keys,
-                [&add](int e, Bits bits) { add(e, lowToFloat<T>(bits)); });
+            forRun<Bits, N>(
+                bias, plan.biasKeyStride, first, keys, [&add](int e, Bits bits) { add(e, lowToFloat<T>(bits)); });
         }
     }
 
     template <typename Index>
-    static ATTNGRAFT_DEVICE void applyKeep(
-        SoftmaxPlan const& plan, void const* keep, Index first, float (&scores)[N])
+    static ATTNGRAFT_DEVICE void applyKeep(SoftmaxPlan const& plan, void const* keep, Index first, float (&scores)[N])
     {
         auto const keys = static_cast<Index>(plan.keys);
         auto const drop = [&scores](int e, auto value) { scores[e] = value != 0 ? scores[e] : -INFINITY; };

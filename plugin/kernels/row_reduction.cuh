@@ -104,8 +104,8 @@ struct RowExchange
     static constexpr int kWarps = threads / kWarpThreads;
     static constexpr int kBytes = groups * kWarps * kStateBytes;
 
-    int group;   //!< of the block's, that holds the row
-    int blocks;  //!< of the cluster
+    int group;  //!< of the block's, that holds the row
+    int blocks; //!< of the cluster
 
     //! `round`: each has shared memory of its own, so that nobody waits before the next one.
     ATTNGRAFT_DEVICE RowState operator()(RowState const& ofWarp, float factor, int round) const

@@ -27,7 +27,9 @@ struct Words
 constexpr uint32_t kAllBits = ~uint32_t{0};
 
 template <typename T>
-constexpr uint32_t kMinusInfinities = sizeof(T) == 4 ? 0xff800000U : std::is_same_v<T, __half> ? 0xfc00fc00U : 0xff80ff80U;
+constexpr uint32_t kMinusInfinities = sizeof(T) == 4 ? 0xff800000U
+    : std::is_same_v<T, __half>                      ? 0xfc00fc00U
+                                                     : 0xff80ff80U;
 
 template <typename T>
 ATTNGRAFT_DEVICE float lowToFloat(uint32_t word)

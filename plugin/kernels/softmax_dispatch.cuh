@@ -64,14 +64,15 @@ private:
             {
                 if (plan.policy.blocks > 1)
                 {
-                    return launch.template inRegisters<RowWork<T, tensors, kPerVector, kRung.threads, kRung.units, 1,
-                        kRung.blockThreads, true>>(plan);
+                    return launch.template inRegisters<
+                        RowWork<T, tensors, kPerVector, kRung.threads, kRung.units, 1, kRung.blockThreads, true>>(plan);
                 }
             }
             if constexpr (kRung.serves(tensors))
             {
-                return launch.template inRegisters<RowWork<T, tensors, kPerVector, kRung.threads, kRung.units,
-                    kRung.rows, kRung.blockThreads, false>>(plan);
+                return launch.template inRegisters<
+                    RowWork<T, tensors, kPerVector, kRung.threads, kRung.units, kRung.rows, kRung.blockThreads, false>>(
+                    plan);
             }
         }
         return cudaErrorInvalidValue;
@@ -89,8 +90,8 @@ private:
             }
             if constexpr (kRung.serves(tensors))
             {
-                return launch.template inRegisters<RowWork<T, tensors, 1, kRung.threads, kRung.units, kRung.rows,
-                    kRung.blockThreads, false>>(plan);
+                return launch.template inRegisters<
+                    RowWork<T, tensors, 1, kRung.threads, kRung.units, kRung.rows, kRung.blockThreads, false>>(plan);
             }
         }
         return cudaErrorInvalidValue;

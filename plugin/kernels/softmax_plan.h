@@ -53,7 +53,7 @@ struct SoftmaxPlan
     bool scaleIsDeferred{false}; //!< s is the raw score, and the scale multiplies differences of s
     EmptyRows emptyRows{EmptyRows::kZeros};
 
-    RowMap masks{}; //!< of bias and keep, in elements
+    RowMap masks{};          //!< of bias and keep, in elements
     bool maskIsWhole{false}; //!< the mask's units are aligned to their size, as rows are that are whole
     Extent maskExtent{};     //!< of bias or keep, where only one is read
     void const* bias{nullptr};

@@ -57,8 +57,8 @@ bool hasTensors(MaskedSoftmaxParams const& params)
         bool const isAlike = params.dims[d] == 1 || params.scoresStrides[d] == params.probabilitiesStrides[d];
         isConsistent = isConsistent && (!isInPlace || isAlike);
     }
-    return isConsistent && params.scores != nullptr && params.probabilities != nullptr
-        && isAligned(params.scores, size) && isAligned(params.probabilities, size);
+    return isConsistent && params.scores != nullptr && params.probabilities != nullptr && isAligned(params.scores, size)
+        && isAligned(params.probabilities, size);
 }
 
 RowMap mergeDimensions(

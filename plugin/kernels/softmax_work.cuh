@@ -202,7 +202,7 @@ public:
             {
                 continue;
             }
-            float(&powers)[N] = mValues[Work::kRecomputes ? 0 : u];
+            float (&powers)[N] = mValues[Work::kRecomputes ? 0 : u];
             if constexpr (Work::kIsRaw)
             {
                 unpack(mWords[u], powers);

@@ -384,8 +384,8 @@ private:
     std::vector<Thread> mThreads;
     std::vector<Meeting> mWarps;
     std::array<NamedBarrier, kNamedBarriers + 1> mNamed; //!< and the cluster's
-    std::vector<std::vector<Product>> mLogs; //!< of the warp groups
-    std::vector<WarpProducts> mProducts;     //!< of the warps
+    std::vector<std::vector<Product>> mLogs;             //!< of the warp groups
+    std::vector<WarpProducts> mProducts;                 //!< of the warps
     std::mt19937 mRandom;
     std::jmp_buf mScheduler{};
     std::function<void()> const* mKernel{nullptr};

@@ -29,8 +29,8 @@ struct GlobalMemory
 {
     std::vector<MemoryRange> readable;
     std::vector<MemoryRange> writable;
-    MemoryRange counted{};  //!< reads of it are counted
-    int64_t bytesRead{0};   //!< of what is counted
+    MemoryRange counted{}; //!< reads of it are counted
+    int64_t bytesRead{0};  //!< of what is counted
     int64_t bytesStored{0};
 
     void read(void const* from, size_t bytes)

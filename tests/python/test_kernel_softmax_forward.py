@@ -53,9 +53,7 @@ def masked_case(shape: tuple[int, ...], dtype: str, tensors: int, **config: obje
         BIAS: {Role.BIAS: rng.standard_normal((1, *shape[1:])).astype(DTYPES[dtype])},
         ANY: {Role.KEEP: keep.astype(np.int32), Role.BIAS: rng.standard_normal(shape[-1:]).astype(np.float32)},
     }[tensors]
-    return Case(
-        normal(shape, dtype), MaskedSoftmax(operands=tuple(operands), **{"scale": 0.25, **config}), operands
-    )
+    return Case(normal(shape, dtype), MaskedSoftmax(operands=tuple(operands), **{"scale": 0.25, **config}), operands)
 
 
 @pytest.mark.parametrize("first", range(0, SWEEP_CASES, SWEEP_CHUNK))
@@ -121,7 +119,9 @@ def test_strides(source: Layout, target: Layout) -> None:
 
 
 @pytest.mark.parametrize("tensors", [NONE, KEEP, BIAS, ANY])
-@pytest.mark.parametrize(("device", "keys"), [(MANY_ROWS, 20000), (MANY_ROWS, 33001), (FEW_ROWS, 8192), (FEW_ROWS, 9001)])
+@pytest.mark.parametrize(
+    ("device", "keys"), [(MANY_ROWS, 20000), (MANY_ROWS, 33001), (FEW_ROWS, 8192), (FEW_ROWS, 9001)]
+)
 def test_clusters(device: Device, keys: int, tensors: int) -> None:
     case = masked_case((1, 2, keys), "float16", tensors, causal="bottom_right")
     strategy, _, blocks, found = policy_of(case, device)

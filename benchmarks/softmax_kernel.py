@@ -45,7 +45,7 @@ MASKS_ROW_LENGTHS = {
 TYPES_ROW_LENGTHS = {"bfloat16": (384, 2048, 8192), "float32": (384, 1024, 2048, 4096, 8192, 16384)}
 """Row lengths that the other types are measured at; compiling the peers takes most of the time."""
 FEW_ROWS = ((1, 32, 1, 4096), (1, 32, 1, 32768), (1, 8, 1, 131072), (1, 12, 128, 128))
-"""Shapes that do not fill the device."""
+"""Shapes that do not fill the device, without a mask."""
 
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -82,7 +82,7 @@ def selected_works(row_lengths: list[int] | None, only_mask: str | None) -> list
         for keys in table
         for mask in ("padding", "lengths")
     ]
-    return works + [("float16", shape, "plain") for shape in FEW_ROWS]
+    return works + [("float16", shape, "few-rows") for shape in FEW_ROWS]
 
 
 def shape_of(keys: int, mask: str) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ def bytes_moved(scores: torch.Tensor, operand: torch.Tensor | None, mask: str) -
 def make_mask(mask: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
     """bool (true may attend), additive, or lengths [B]."""
     batch, _, queries, keys = shape
-    if mask in ("plain", "causal"):
+    if mask in ("plain", "few-rows", "causal"):
         return None
     if mask == "bias":
         return torch.randn(batch, 1, queries, keys, device="cuda", dtype=dtype)

@@ -1,8 +1,10 @@
-"""The masked softmax kernel alone against PyTorch, over row lengths and types: results/softmax-kernel.json.
+"""The masked softmax kernel alone against PyTorch, over row lengths, types and masks: results/softmax-kernel.json.
 
 Work: scale, mask and softmax of scores [B, H, Sq, Sk] from one tensor into another, `B8 H32 2048x2048` and about as
 many bytes for every other row length. Masks: `padding`, booleans [B, 1, 1, Sk] with lengths drawn from 7/8 Sk to Sk;
-`additive`, the same as numbers of the scores' type, 0 and the type's lowest; `plain`, none.
+`lengths`, the same as a number for each batch element, beyond which no score is read; `additive`, the same as numbers
+of the scores' type, 0 and the type's lowest; `bias`, numbers [B, 1, Sq, Sk]; `keep`, booleans of that shape; `causal`,
+Sq = Sk; `plain`, none. The limit counts every byte once that must be read or written.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attngraft.contract import MaskedSoftmax, Role
+from attngraft.contract import CausalMode, MaskedSoftmax, Role
 from benchmarks.results_file import Row, write_results
 from benchmarks.timing import graph_replay_us, streaming_bandwidth
 
@@ -27,10 +29,23 @@ SCALE = 0.125
 ELEMENTS = 1 << 30
 """Scores of every work: 2 GiB in fp16, read once and written once, far beyond any cache."""
 
-ROW_LENGTHS = (128, 197, 256, 384, 512, 1024, 1500, 2048, 4096, 8192, 16384, 32768, 131072)
-OTHER_MASKS_ROW_LENGTHS = (2048,)
-OTHER_TYPES_ROW_LENGTHS = (384, 2048)
-"""Row lengths that fp32 and bf16 are measured at; compiling the peers takes most of the time."""
+ROW_LENGTHS = (
+    128, 197, 200, 256, 384, 512, 577, 584, 1024, 1500, 1504, 2048, 4096, 4097, 4104, 8192, 16384, 32768, 65536, 131072,
+    262144,
+)  # fmt: skip
+"""With a padding mask in fp16; odd ones beside the next whole number of vectors."""
+MASKS_ROW_LENGTHS = {
+    "plain": (128, 384, 1024, 1500, 2048, 8192, 32768, 131072),
+    "lengths": (128, 384, 1024, 2048, 8192, 32768),
+    "additive": (384, 1024, 2048, 16384),
+    "bias": (384, 1024, 2048, 16384),
+    "keep": (384, 1024, 2048, 16384),
+    "causal": (1024, 2048, 4096, 8192),
+}
+TYPES_ROW_LENGTHS = {"bfloat16": (384, 2048, 8192), "float32": (384, 1024, 2048, 4096, 8192, 16384)}
+"""Row lengths that the other types are measured at; compiling the peers takes most of the time."""
+FEW_ROWS = ((1, 32, 1, 4096), (1, 32, 1, 32768), (1, 8, 1, 131072), (1, 12, 128, 128))
+"""Shapes that do not fill the device, without a mask."""
 
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -38,63 +53,117 @@ TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--row-length", type=int, action="append", help="measure only these, in fp16 (repeatable)")
+    parser.add_argument("--mask", choices=("padding", *MASKS_ROW_LENGTHS), help="measure only this mask")
+    parser.add_argument("--no-peers", action="store_true", help="only our kernel, and write nothing: for tuning")
     options = parser.parse_args()
-    works = [("float16", keys, "padding") for keys in options.row_length or ROW_LENGTHS]
-    if not options.row_length:
-        works += [("float16", keys, mask) for mask in ("additive", "plain") for keys in OTHER_MASKS_ROW_LENGTHS]
-        works += [(dtype, keys, "padding") for dtype in ("float32", "bfloat16") for keys in OTHER_TYPES_ROW_LENGTHS]
+    works = selected_works(options.row_length, options.mask)
     bandwidth = streaming_bandwidth()
     print(f"streaming bandwidth {bandwidth / 1e3:.0f} GB/s", flush=True)
     rows = []
     for work in works:
-        rows.append(measure(*work, bandwidth))
+        rows.append(measure(*work, bandwidth, has_peers=not options.no_peers))
         print(describe(rows[-1]), flush=True)
-    print(write_results("softmax-kernel", rows))
+    if not options.no_peers:
+        print(write_results("softmax-kernel", rows))
     return 0
 
 
-def measure(dtype: str, keys: int, mask: str, bandwidth: float) -> Row:
-    """One work: our kernel and its peers in turn, on the same scores."""
-    queries = max(1, ELEMENTS // (BATCH * HEADS * keys))
-    torch.manual_seed(keys)
-    scores = torch.randn(BATCH, HEADS, queries, keys, device="cuda", dtype=TORCH_DTYPES[dtype])
-    operand = make_mask(mask, keys, scores.dtype)
-    probabilities = torch.empty_like(scores)
+def selected_works(row_lengths: list[int] | None, only_mask: str | None) -> list[tuple[str, tuple[int, ...], str]]:
+    """Types, shapes and masks: all of the tables above, or the row lengths and the mask asked for in fp16."""
+    if row_lengths or only_mask:
+        mask = only_mask or "padding"
+        lengths = row_lengths or MASKS_ROW_LENGTHS.get(mask, ROW_LENGTHS)
+        return [("float16", shape_of(keys, mask), mask) for keys in lengths]
+    works = [("float16", shape_of(keys, "padding"), "padding") for keys in ROW_LENGTHS]
+    works += [("float16", shape_of(keys, mask), mask) for mask, table in MASKS_ROW_LENGTHS.items() for keys in table]
+    works += [
+        (dtype, shape_of(keys, mask), mask)
+        for dtype, table in TYPES_ROW_LENGTHS.items()
+        for keys in table
+        for mask in ("padding", "lengths")
+    ]
+    return works + [("float16", shape, "few-rows") for shape in FEW_ROWS]
 
-    candidates = {"ours": our_kernel(dtype, scores, operand, probabilities), **peers(scores, operand)}
+
+def shape_of(keys: int, mask: str) -> tuple[int, ...]:
+    """[B, H, Sq, Sk] of about ELEMENTS scores."""
+    if mask == "causal":
+        heads = max(1, min(HEADS, ELEMENTS // (BATCH * keys * keys)))
+        return (max(1, ELEMENTS // (heads * keys * keys)), heads, keys, keys)
+    return (BATCH, HEADS, max(1, ELEMENTS // (BATCH * HEADS * keys)), keys)
+
+
+def measure(dtype: str, shape: tuple[int, ...], mask: str, bandwidth: float, *, has_peers: bool) -> Row:
+    """One work: our kernel and its peers in turn, on the same scores."""
+    batch, heads, queries, keys = shape
+    torch.manual_seed(keys)
+    scores = torch.randn(*shape, device="cuda", dtype=TORCH_DTYPES[dtype])
+    operand = make_mask(mask, shape, scores.dtype)
+    probabilities = torch.empty_like(scores)
+    candidates = {"ours": our_kernel(dtype, scores, operand, mask, probabilities)}
+    if has_peers:
+        candidates |= peers(scores, operand, mask)
     candidates["ours"]()
-    difference = (probabilities - masked_softmax(scores, operand)).abs().max().item()
+    difference = (probabilities - masked_softmax(scores, operand, mask)).abs().max().item()
     elapsed = graph_replay_us(candidates)
     return Row(
-        work=f"B{BATCH} H{HEADS} {queries}x{keys} {mask}",
+        work=f"B{batch} H{heads} {queries}x{keys} {mask}",
         dtype=dtype,
         ours_us=elapsed.pop("ours"),
         peers_us=elapsed,
-        bound_us=(scores.nbytes + probabilities.nbytes) / bandwidth,
+        bound_us=bytes_moved(scores, operand, mask) / bandwidth,
         notes={"largest_difference_from_torch": difference},
     )
 
 
-def make_mask(mask: str, keys: int, dtype: torch.dtype) -> torch.Tensor | None:
-    """[B, 1, 1, Sk]; bool (true may attend) or additive."""
-    if mask == "plain":
+def bytes_moved(scores: torch.Tensor, operand: torch.Tensor | None, mask: str) -> float:
+    """Scores that an allowed key has, all probabilities, and the mask once."""
+    queries, keys = scores.shape[-2:]
+    read = 1.0
+    if mask == "causal":
+        read = (keys + 1) / 2 / keys
+    elif mask == "lengths":
+        read = operand.sum().item() / operand.numel() / keys
+    return scores.nbytes * (1 + read) + (operand.nbytes if operand is not None else 0)
+
+
+def make_mask(mask: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
+    """bool (true may attend), additive, or lengths [B]."""
+    batch, _, queries, keys = shape
+    if mask in ("plain", "few-rows", "causal"):
         return None
-    lengths = torch.randint(keys * 7 // 8, keys + 1, (BATCH,), device="cuda")
-    keep = (torch.arange(keys, device="cuda") < lengths[:, None])[:, None, None, :]
+    if mask == "bias":
+        return torch.randn(batch, 1, queries, keys, device="cuda", dtype=dtype)
+    if mask == "keep":
+        return torch.rand(batch, 1, queries, keys, device="cuda") < 0.9
+    lengths = torch.randint(keys * 7 // 8, keys + 1, (batch,), device="cuda", dtype=torch.int32)
+    if mask == "lengths":
+        return lengths
+    keep = keep_of(lengths, keys)
     if mask == "padding":
         return keep
     return torch.zeros(keep.shape, device="cuda", dtype=dtype).masked_fill(~keep, torch.finfo(dtype).min)
 
 
-def our_kernel(dtype: str, scores: torch.Tensor, mask: torch.Tensor | None, out: torch.Tensor) -> Callable[[], None]:
+def keep_of(lengths: torch.Tensor, keys: int) -> torch.Tensor:
+    return (torch.arange(keys, device="cuda") < lengths[:, None])[:, None, None, :]
+
+
+def our_kernel(
+    dtype: str, scores: torch.Tensor, operand: torch.Tensor | None, mask: str, out: torch.Tensor
+) -> Callable[[], None]:
     operands = {}
-    if mask is not None:
-        role = Role.KEEP if mask.dtype == torch.bool else Role.BIAS
-        operand_dtype = np.dtype(bool) if role == Role.KEEP else DTYPES[dtype]
-        operands[role] = (mask.data_ptr(), tuple(mask.shape), operand_dtype)
-    config = MaskedSoftmax(operands=tuple(operands), scale=SCALE)
+    if operand is not None:
+        role, operand_dtype = Role.BIAS, DTYPES[dtype]
+        if mask == "lengths":
+            role, operand_dtype = Role.KV_LENGTHS, np.dtype(np.int32)
+        elif operand.dtype == torch.bool:
+            role, operand_dtype = Role.KEEP, np.dtype(bool)
+        operands[role] = (operand.data_ptr(), tuple(operand.shape), operand_dtype)
+    causal = CausalMode.BOTTOM_RIGHT if mask == "causal" else CausalMode.NONE
+    config = MaskedSoftmax(operands=tuple(operands), scale=SCALE, causal=causal)
     params = make_params(scores.data_ptr(), out.data_ptr(), tuple(scores.shape), DTYPES[dtype], config, operands)
-    kept_alive = (scores, mask, out)
+    kept_alive = (scores, operand, out)
 
     def run() -> None:
         status = launch(params, torch.cuda.current_stream().cuda_stream)
@@ -103,20 +172,26 @@ def our_kernel(dtype: str, scores: torch.Tensor, mask: torch.Tensor | None, out:
     return run
 
 
-def masked_softmax(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def masked_softmax(scores: torch.Tensor, operand: torch.Tensor | None, mask: str) -> torch.Tensor:
     scaled = scores * SCALE
-    if mask is None:
+    if mask == "causal":
+        queries, keys = scores.shape[-2:]
+        operand = torch.ones(queries, keys, device=scores.device, dtype=torch.bool).tril(keys - queries)
+    elif mask == "lengths":
+        operand = keep_of(operand, scores.shape[-1])
+    if operand is None:
         return torch.softmax(scaled, dim=-1)
-    return torch.softmax(scaled.where(mask, float("-inf")) if mask.dtype == torch.bool else scaled + mask, dim=-1)
+    is_keep = operand.dtype == torch.bool
+    return torch.softmax(scaled.where(operand, float("-inf")) if is_keep else scaled + operand, dim=-1)
 
 
-def peers(scores: torch.Tensor, mask: torch.Tensor | None) -> dict[str, Callable[[], object]]:
+def peers(scores: torch.Tensor, operand: torch.Tensor | None, mask: str) -> dict[str, Callable[[], object]]:
     """`torch-softmax` neither scales nor masks: what PyTorch's own kernel takes for the softmax alone."""
     torch.compiler.reset()
     compiled = torch.compile(masked_softmax, dynamic=False)
     return {
-        "torch-eager": lambda: masked_softmax(scores, mask),
-        "torch-compile": lambda: compiled(scores, mask),
+        "torch-eager": lambda: masked_softmax(scores, operand, mask),
+        "torch-compile": lambda: compiled(scores, operand, mask),
         "torch-softmax": lambda: torch.softmax(scores, dim=-1),
     }
 

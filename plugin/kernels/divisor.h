@@ -16,6 +16,7 @@ constexpr int64_t kShortDividends = INT64_C(1) << 31;
 struct Divisor
 {
     int64_t value{1};
+    double inverse{1.0};
     uint32_t multiplier{UINT32_C(1) << 31};
     uint32_t shift{0}; //!< k
 
@@ -23,6 +24,7 @@ struct Divisor
 
     explicit Divisor(int64_t value_)
         : value(value_)
+        , inverse(1.0 / static_cast<double>(value_))
     {
         if (value >= kShortDividends)
         {
@@ -44,6 +46,14 @@ struct Divisor
         auto const high = static_cast<uint32_t>((uint64_t{2U * n} * multiplier) >> 32);
 #endif
         return high >> shift;
+    }
+
+    //! Of 0 <= n < 2^52: the product is within one of the quotient.
+    ATTNGRAFT_HOST_DEVICE int64_t quotientOfLong(int64_t n) const
+    {
+        auto const near = static_cast<int64_t>(static_cast<double>(n) * inverse);
+        int64_t const rest = n - near * value;
+        return near + (rest >= value ? 1 : 0) - (rest < 0 ? 1 : 0);
     }
 };
 

@@ -13,9 +13,11 @@ namespace attngraft
 
 struct MaskedSoftmaxParams
 {
-    void const* scores{nullptr};  //!< contiguous
-    void* probabilities{nullptr}; //!< contiguous, may be the same as scores
+    void const* scores{nullptr};
+    void* probabilities{nullptr}; //!< may be the same as scores, then with the same strides; else does not overlap them
     int64_t dims[kMaxRank]{}; //!< [d0, d1, d2, d3, Sq, Sk]; lower ranks are filled up with 1 after the batch dimension
+    int64_t scoresStrides[kMaxRank]{};        //!< in elements; the last one is 1
+    int64_t probabilitiesStrides[kMaxRank]{}; //!< the same
     DataType type{DataType::kFloat32};
 
     BroadcastTensor bias{};
@@ -51,6 +53,17 @@ inline BroadcastTensor spreadOverScores(BroadcastTensor const& operand, int64_t 
         tensor.strides[softmaxDimension(dim, rank)] = operand.strides[dim];
     }
     return tensor;
+}
+
+//! Scores and probabilities without gaps, once `dims` are set.
+inline void setContiguous(MaskedSoftmaxParams& params)
+{
+    int64_t stride = 1;
+    for (int dim = kMaxRank - 1; dim >= 0; --dim)
+    {
+        params.scoresStrides[dim] = params.probabilitiesStrides[dim] = stride;
+        stride *= params.dims[dim];
+    }
 }
 
 //! Enqueues one launch on `stream`. Allocates nothing, waits for nothing, and can be captured into a CUDA graph.

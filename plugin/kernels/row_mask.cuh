@@ -1,250 +1,265 @@
-// A row's mask on the device: where its bias and keep values lie, and the scores of a run of neighbouring keys.
+// A row's mask on the device: its interval of keys, its bias and keep values, and s of a unit of scores.
 #pragma once
 
-#include "device_math.cuh"
 #include "mask.h"
+#include "row_units.cuh"
 #include "softmax_plan.h"
 
 namespace attngraft
 {
 
-//! Out of line, since no thread takes it unless there are 2^31 rows or more.
-static __device__ __noinline__ int64_t divideLong(int64_t value, int64_t by)
-{
-    return value / by;
-}
-
-__device__ __forceinline__ int64_t divide(int64_t value, Divisor const& by, bool isShort)
-{
-    return isShort ? by.quotient(static_cast<uint32_t>(value)) : divideLong(value, by.value);
-}
-
 //! Calls use(e, value) with elements first + e of a row, e < N, that lie in [0, keys).
 //! `stride` is 1, or 0 where one value serves all keys.
 template <typename U, int N, typename Index, typename Use>
-__device__ __forceinline__ void forRun(void const* row, int64_t stride, Index first, Index keys, Use use)
+ATTNGRAFT_DEVICE void forRun(void const* row, int64_t stride, Index first, Index keys, Use use)
 {
     auto const* const start = static_cast<U const*>(row);
-    if (stride == 0)
-    {
-        U const value = __ldg(start);
-#pragma unroll
-        for (int e = 0; e < N; ++e)
-        {
-            use(e, value);
-        }
-        return;
-    }
-    U const* const from = start + first;
-    if (first >= 0 && first + N <= keys && Pack<U, N>::isAligned(from))
-    {
-        Pack<U, N> pack;
-        pack.load(from);
-#pragma unroll
-        for (int e = 0; e < N; ++e)
-        {
-            use(e, pack.values[e]);
-        }
-        return;
-    }
 #pragma unroll
     for (int e = 0; e < N; ++e)
     {
         if (first + e >= 0 && first + e < keys)
         {
-            use(e, __ldg(from + e));
+            use(e, loadShareable<U>(start + (stride == 0 ? 0 : first + e)));
         }
     }
 }
 
-//! A row's interval of keys and where its bias and keep values begin.
-template <typename T, MaskTensors tensors, typename Index>
-struct RowContext
+//! `kBytes` neighbouring bytes of a mask, from any address on.
+template <int kBytes>
+ATTNGRAFT_DEVICE void loadRun(uint8_t const* from, Extent const& extent, uint32_t (&to)[kBytes / 4])
 {
-    RowMask<Index> mask;
-    void const* bias{nullptr};
-    void const* keep{nullptr};
+    auto const past = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % 4);
+    uint8_t const* const words = from - past;
+    if (words < extent.low || words + kBytes + (past != 0 ? 4 : 0) > extent.high)
+    {
+        loadWithin<kBytes>(from, extent, to);
+        return;
+    }
+    uint32_t low = loadShareable<uint32_t>(words);
+#pragma unroll
+    for (int i = 0; i < kBytes / 4; ++i)
+    {
+        uint32_t high = 0;
+        if (past != 0 || i + 1 < kBytes / 4)
+        {
+            high = loadShareable<uint32_t>(words + 4 * (i + 1));
+        }
+        to[i] = bitsFrom(low, high, 8 * past);
+        low = high;
+    }
+}
+
+//! The same where `from` is aligned to them.
+template <int kBytes>
+ATTNGRAFT_DEVICE void loadAlignedRun(uint8_t const* from, uint32_t (&to)[kBytes / 4])
+{
+    if constexpr (kBytes == 16)
+    {
+        uint4 const found = loadShareable<uint4>(from);
+        to[0] = found.x;
+        to[1] = found.y;
+        to[2] = found.z;
+        to[3] = found.w;
+    }
+    else if constexpr (kBytes == 8)
+    {
+        uint2 const found = loadShareable<uint2>(from);
+        to[0] = found.x;
+        to[1] = found.y;
+    }
+    else
+    {
+        to[0] = loadShareable<uint32_t>(from);
+    }
+}
+
+//! A row's interval of keys as elements counted from unit 0, and where its bias and keep values begin.
+template <typename T, int N, MaskTensors kTensors, typename Index>
+struct RowMaskValues
+{
+    using Position = Index;
+    Index begin{0}; //!< begin == end == 0: no key
+    Index end{0};
+    uint8_t const* bias{nullptr}; //!< of key 0
+    uint8_t const* keep{nullptr};
     bool ignoresKeep{false};
 
-    __device__ __forceinline__ RowContext(SoftmaxPlan const& plan, int64_t row)
+    //! `isIgnored`: every key is allowed, for a row that would be empty.
+    ATTNGRAFT_DEVICE void findInterval(SoftmaxPlan const& plan, int64_t row, Index shift, bool isIgnored)
     {
+        ignoresKeep = isIgnored;
         IntervalMask const& interval = plan.interval;
-        bool const isShort = plan.rows <= kShortDividends;
-        int64_t batch = 0;
-        int64_t query = 0;
-        if (interval.dependsOnBatch())
-        {
-            batch = divide(row, plan.rowsPerBatch, isShort);
-        }
-        if (interval.dependsOnQuery())
-        {
-            query = row - divide(row, plan.queries, isShort) * interval.queries;
-        }
-        KeyInterval const keys = interval.row(batch, query);
-        mask = RowMask<Index>{static_cast<Index>(keys.begin), static_cast<Index>(keys.end)};
-    }
-
-    //! Finds the row in bias and keep. Apart from the constructor so that it can wait until the scores are on their
-    //! way.
-    __device__ __forceinline__ void locateTensors(SoftmaxPlan const& plan, int64_t row)
-    {
-        if constexpr (tensors == MaskTensors::kNone)
+        bool const hasBatches = interval.dependsOnBatch() && !isIgnored;
+        bool const hasQueries = interval.dependsOnQuery() && !isIgnored;
+        begin = shift;
+        end = shift + static_cast<Index>(plan.keys);
+        if (!hasBatches && !hasQueries)
         {
             return;
         }
-        RowOffsets const& map = plan.offsets;
         bool const isShort = plan.rows <= kShortDividends;
-        int64_t biasOffset = 0;
-        int64_t keepOffset = 0;
-        for (int d = map.rank - 1; d >= 0; --d)
-        {
-            int64_t const rest = d > 0 ? divide(row, map.dims[d], isShort) : 0;
-            int64_t const index = row - rest * map.dims[d].value;
-            biasOffset += index * map.biasStrides[d];
-            keepOffset += index * map.keepStrides[d];
-            row = rest;
-        }
-        if (plan.bias != nullptr)
-        {
-            int64_t const bytes = plan.biasIsFloat32 ? sizeof(float) : sizeof(T);
-            bias = static_cast<char const*>(plan.bias) + biasOffset * bytes;
-        }
-        if (plan.keep != nullptr)
-        {
-            int64_t const bytes = plan.keepType == KeepType::kInt8 ? 1 : plan.keepType == KeepType::kInt32 ? 4 : 8;
-            keep = static_cast<char const*>(plan.keep) + keepOffset * bytes;
-        }
+        int64_t const batch = hasBatches ? divide(row, plan.rowsPerBatch, isShort) : 0;
+        int64_t const query = hasQueries ? row - divide(row, plan.queries, isShort) * interval.queries : 0;
+        KeyInterval const keys = interval.row(batch, query);
+        bool const isEmpty = keys.begin >= keys.end;
+        begin = isEmpty ? 0 : static_cast<Index>(keys.begin) + shift;
+        end = isEmpty ? 0 : static_cast<Index>(keys.end) + shift;
     }
 
-    //! From here on every key is allowed: for a row that would be empty.
-    __device__ __forceinline__ void ignoreMask(SoftmaxPlan const& plan)
+    //! Apart from the interval so that it can wait until the scores are on their way.
+    ATTNGRAFT_DEVICE void findTensors(SoftmaxPlan const& plan, int64_t row)
     {
-        mask = RowMask<Index>{0, static_cast<Index>(plan.keys)};
-        ignoresKeep = true;
+        if constexpr (kTensors != MaskTensors::kNone)
+        {
+            RowOffsets const offsets = findRow(plan.masks, row, plan.rows <= kShortDividends);
+            int64_t const biasBytes = plan.biasIsFloat32 ? 4 : static_cast<int64_t>(sizeof(T));
+            int64_t const keepBytes = plan.keepType == KeepType::kInt8 ? 1 : plan.keepType == KeepType::kInt32 ? 4 : 8;
+            bias = static_cast<uint8_t const*>(plan.bias) + offsets.first * biasBytes;
+            keep = static_cast<uint8_t const*>(plan.keep) + offsets.second * keepBytes;
+        }
     }
 };
 
-//! The mask values of one unit of N keys. `read` starts their loads, beside those of the scores; `apply` turns raw
-//! scores into s, -inf where `keep` says so. The interval is applied by the caller.
-template <typename T, int N, MaskTensors tensors>
+//! The mask values of one unit, on their way from memory beside its scores.
+template <typename T, int N, MaskTensors kTensors>
 struct MaskUnit
 {
-    template <typename Row, typename Index>
-    __device__ __forceinline__ void read(Row const&, Index)
-    { }
+    static constexpr bool kIsKeep = kTensors == MaskTensors::kKeepBytes;
+    static constexpr bool kIsRead = kIsKeep || kTensors == MaskTensors::kBias;
+    static constexpr int kBytes = kIsKeep ? N : N * static_cast<int>(sizeof(T));
+    uint32_t words[kIsRead ? kBytes / 4 : 1];
 
-    template <typename Row, typename Index>
-    __device__ __forceinline__ void apply(SoftmaxPlan const&, Row const&, Index, float (&)[N]) const
-    { }
-};
-
-template <typename T, int N>
-struct MaskUnit<T, N, MaskTensors::kKeepBytes>
-{
-    Pack<int8_t, N> pack;
-
-    template <typename Row, typename Index>
-    __device__ __forceinline__ void read(Row const& row, Index first)
+    //! The unit whose first key is `key`, which may lie before the row.
+    template <typename Row>
+    ATTNGRAFT_DEVICE void load(SoftmaxPlan const& plan, Row const& row, int64_t key)
     {
-        pack.load(static_cast<int8_t const*>(row.keep) + first);
+        if constexpr (kIsRead)
+        {
+            uint8_t const* const from = (kIsKeep ? row.keep : row.bias) + key * (kBytes / N);
+            if (plan.maskIsWhole)
+            {
+                loadAlignedRun<kBytes>(from, words);
+            }
+            else
+            {
+                loadRun<kBytes>(from, plan.maskExtent, words);
+            }
+        }
     }
 
-    template <typename Row, typename Index>
-    __device__ __forceinline__ void apply(SoftmaxPlan const&, Row const& row, Index, float (&scores)[N]) const
+    //! Raw scores that are not allowed become -inf: those before element `begin`, from `end` on, and those that `keep`
+    //! says.
+    ATTNGRAFT_DEVICE void applyToRaw(bool ignoresKeep, int begin, int end, Words<T, N>& scores) const
     {
-        if (row.ignoresKeep)
+        if constexpr (N > 1)
         {
-            return;
-        }
+            Dropped dropped;
+            bool const isCut = begin > 0 || end < N;
+            if (isCut)
+            {
+                dropped = Dropped::outside(begin, end);
+            }
+            if constexpr (kIsKeep)
+            {
 #pragma unroll
-        for (int e = 0; e < N; ++e)
-        {
-            scores[e] = pack.values[e] != 0 ? scores[e] : -INFINITY;
+                for (int i = 0; i < kBytes / 4; ++i)
+                {
+                    dropped.addZeros(ignoresKeep ? kAllBits : words[i], i);
+                }
+                dropped.apply<T>(scores.values);
+            }
+            else if (isCut)
+            {
+                dropped.apply<T>(scores.values);
+            }
         }
     }
-};
 
-template <typename T, int N>
-struct MaskUnit<T, N, MaskTensors::kBias>
-{
-    Pack<T, N> pack;
-
-    template <typename Row, typename Index>
-    __device__ __forceinline__ void read(Row const& row, Index first)
+    //! s of the scores, -inf where not allowed. `key`: the unit's first one.
+    template <typename Row>
+    ATTNGRAFT_DEVICE void applyInFloat(
+        SoftmaxPlan const& plan, Row const& row, int64_t key, int begin, int end, float (&scores)[N]) const
     {
-        pack.load(static_cast<T const*>(row.bias) + first);
-    }
-
-    template <typename Row, typename Index>
-    __device__ __forceinline__ void apply(SoftmaxPlan const& plan, Row const&, Index, float (&scores)[N]) const
-    {
+        if constexpr (kTensors == MaskTensors::kBias)
+        {
+            addWords(plan, scores);
+        }
+        else
+        {
+            applyAny(plan, row, static_cast<typename Row::Position>(key), scores);
+        }
+        if (begin > 0 || end < N)
+        {
+            Dropped const dropped = Dropped::outside(begin, end);
 #pragma unroll
-        for (int e = 0; e < N; ++e)
-        {
-            scores[e] = fmaf(scores[e], plan.scoreMap.slope(), toFloat(pack.values[e]));
+            for (int e = 0; e < N; ++e)
+            {
+                scores[e] = dropped.has(e) ? -INFINITY : scores[e];
+            }
         }
     }
-};
 
-template <typename T, int N>
-struct MaskUnit<T, N, MaskTensors::kAny>
-{
-    template <typename Row, typename Index>
-    __device__ __forceinline__ void read(Row const&, Index)
-    { }
+private:
+    ATTNGRAFT_DEVICE void addWords(SoftmaxPlan const& plan, float (&scores)[N]) const
+    {
+        if constexpr (kTensors == MaskTensors::kBias)
+        {
+            Words<T, N> packed;
+            float bias[N];
+#pragma unroll
+            for (int i = 0; i < Words<T, N>::kCount; ++i)
+            {
+                packed.values[i] = words[i];
+            }
+            unpack(packed, bias);
+#pragma unroll
+            for (int e = 0; e < N; ++e)
+            {
+                scores[e] = fmaf(scores[e], plan.scoreMap.slope(), bias[e]);
+            }
+        }
+    }
 
     template <typename Row, typename Index>
-    __device__ __forceinline__ void apply(
-        SoftmaxPlan const& plan, Row const& row, Index first, float (&scores)[N]) const
+    static ATTNGRAFT_DEVICE void applyAny(SoftmaxPlan const& plan, Row const& row, Index first, float (&scores)[N])
     {
         if (!plan.scaleIsDeferred)
         {
             addBias(plan, row.bias, first, scores);
         }
-        if (row.keep != nullptr && !row.ignoresKeep)
+        if (plan.keep != nullptr && !row.ignoresKeep)
         {
             applyKeep(plan, row.keep, first, scores);
         }
     }
 
-private:
     template <typename Index>
-    static __device__ __forceinline__ void addBias(
-        SoftmaxPlan const& plan, void const* bias, Index first, float (&scores)[N])
+    static ATTNGRAFT_DEVICE void addBias(SoftmaxPlan const& plan, void const* bias, Index first, float (&scores)[N])
     {
         ScoreMap const& map = plan.scoreMap;
-        if (map.isCapped())
-        {
-#pragma unroll
-            for (int e = 0; e < N; ++e)
-            {
-                scores[e] = map.cap(scores[e]);
-            }
-        }
         float const slope = map.slope();
         auto const keys = static_cast<Index>(plan.keys);
-        auto const add = [&scores, slope](int e, auto value) { scores[e] = fmaf(scores[e], slope, toFloat(value)); };
-        if (bias == nullptr)
-        {
 #pragma unroll
-            for (int e = 0; e < N; ++e)
-            {
-                scores[e] *= slope;
-            }
+        for (int e = 0; e < N; ++e)
+        {
+            scores[e] = map.isCapped() ? map.cap(scores[e]) : scores[e];
+            scores[e] *= plan.bias == nullptr ? slope : 1.F;
         }
-        else if (plan.biasIsFloat32)
+        auto const add = [&scores, slope](int e, float value) { scores[e] = fmaf(scores[e], slope, value); };
+        if (plan.bias != nullptr && plan.biasIsFloat32)
         {
             forRun<float, N>(bias, plan.biasKeyStride, first, keys, add);
         }
-        else
+        else if (plan.bias != nullptr)
         {
-            forRun<T, N>(bias, plan.biasKeyStride, first, keys, add);
+            using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
+            forRun<Bits, N>(
+                bias, plan.biasKeyStride, first, keys, [&add](int e, Bits bits) { add(e, lowToFloat<T>(bits)); });
         }
     }
 
     template <typename Index>
-    static __device__ __forceinline__ void applyKeep(
-        SoftmaxPlan const& plan, void const* keep, Index first, float (&scores)[N])
+    static ATTNGRAFT_DEVICE void applyKeep(SoftmaxPlan const& plan, void const* keep, Index first, float (&scores)[N])
     {
         auto const keys = static_cast<Index>(plan.keys);
         auto const drop = [&scores](int e, auto value) { scores[e] = value != 0 ? scores[e] : -INFINITY; };

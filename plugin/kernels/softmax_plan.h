@@ -15,24 +15,21 @@ namespace attngraft
 //! Every dimension but the last one.
 constexpr int kMaxOuterRank = kMaxRank - 1;
 
-//! Where a row of `bias` and of `keep` begins. Dimensions that both walk through in step are merged, since each one
-//! left costs the kernel a division.
-struct RowOffsets
+//! Where rows begin in two tensors. Dimensions that both walk through in step are merged, since each one left but the
+//! first costs the kernel a division.
+struct RowMap
 {
     int rank{0};
     Divisor dims[kMaxOuterRank]{};
-    int64_t biasStrides[kMaxOuterRank]{};
-    int64_t keepStrides[kMaxOuterRank]{};
+    int64_t firstStrides[kMaxOuterRank]{};
+    int64_t secondStrides[kMaxOuterRank]{};
 };
 
-//! Which tensors a kernel reads beside the scores. The two in the middle are the common cases, whose loads are vectors
-//! and start together with those of the scores.
-enum class MaskTensors : int32_t
+//! The bytes of memory from a tensor's first element to its last. Whole vectors are read within only.
+struct Extent
 {
-    kNone,      //!< s is the raw score; the scale, a positive factor, is multiplied in later
-    kKeepBytes, //!< `keep` of one byte an element, vectors throughout; s as for kNone
-    kBias,      //!< `bias` of the scores' type, vectors throughout; no softcap
-    kAny,       //!< everything in the contract
+    uint8_t const* low{nullptr};
+    uint8_t const* high{nullptr};
 };
 
 struct SoftmaxPlan
@@ -43,15 +40,22 @@ struct SoftmaxPlan
     int64_t keys{0};
     Divisor rowsPerBatch{};
     Divisor queries{};
+    RowMap places{}; //!< of scores and probabilities, in elements
+    Extent scoresExtent{};
+    bool isWhole{false}; //!< every row begins and ends on a vector, in scores and in probabilities
     Policy policy{};
-    MaskTensors tensors{MaskTensors::kNone};
+    Divisor blocks{};         //!< policy.blocks
+    int64_t unitsPerBlock{0}; //!< of a row
 
+    MaskTensors tensors{MaskTensors::kNone};
     IntervalMask interval{};
     ScoreMap scoreMap{};
     bool scaleIsDeferred{false}; //!< s is the raw score, and the scale multiplies differences of s
     EmptyRows emptyRows{EmptyRows::kZeros};
 
-    RowOffsets offsets{};
+    RowMap masks{};          //!< of bias and keep, in elements
+    bool maskIsWhole{false}; //!< the mask's units are aligned to their size, as rows are that are whole
+    Extent maskExtent{};     //!< of bias or keep, where only one is read
     void const* bias{nullptr};
     int64_t biasKeyStride{0};
     bool biasIsFloat32{false};
@@ -61,6 +65,6 @@ struct SoftmaxPlan
 };
 
 //! False when `params` are outside the contract.
-bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxPlan& plan);
+bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxDevice const& device, SoftmaxPlan& plan);
 
 } // namespace attngraft

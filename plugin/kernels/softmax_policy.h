@@ -1,8 +1,16 @@
-// Tuning as data: which kernel serves a row of K scores.
-// In: element size, K, alignment. Out: a Policy. Used by the dispatch and, for the supported types, by the plugin.
+// Tuning as data: which kernel serves rows of K scores.
+// In: K, element size, alignment, the mask's kind, the device. Out: a Policy. Used by planning, dispatch and kernels.
+//
+// For measuring, every rung can be given anew when compiling: -DATTNGRAFT_SOFTMAX_V256='32,8,1,128' makes rows of up to
+// 256 vectors be held by 32 threads of 8 vectors each, one row a thread group, 128 threads a block. Further knobs:
+//   ATTNGRAFT_SOFTMAX_RESIDENT_THREADS  threads of a multiprocessor that a kernel's registers must leave room for
+//   ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS  vectors of 16-bit scores a thread from which exponentials are computed twice
+//   ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS   rows longer than this, in vectors, are shared by the blocks of a cluster
+//   ATTNGRAFT_SOFTMAX_PASS_THREADS, ATTNGRAFT_SOFTMAX_PASS_UNITS   the same as for rungs, of rows that are read twice
 #pragma once
 
 #include "operands.h"
+#include "softmax_rungs.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -10,74 +18,88 @@
 namespace attngraft
 {
 
-//! Threads of a block that holds several rows.
-constexpr int kSharedBlockThreads = 128;
+#if !defined(ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS)
+#define ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS 5
+#endif
+#if !defined(ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS)
+#define ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS 2048
+#endif
+#if !defined(ATTNGRAFT_SOFTMAX_PASS_THREADS)
+#define ATTNGRAFT_SOFTMAX_PASS_THREADS 256
+#endif
+#if !defined(ATTNGRAFT_SOFTMAX_PASS_UNITS)
+#define ATTNGRAFT_SOFTMAX_PASS_UNITS 4
+#endif
 
-//! Threads of a block in the multi-pass kernel.
-constexpr int kMultiPassThreads = 1024;
-
-//! A row is held in registers by `threads` threads, each with `units` units: vectors of 16 bytes, or
-//! single elements where a row is shorter than a few vectors and does not begin on a vector.
-struct Rung
+//! Threads that a multiprocessor has room for, of kernels that hold so many registers' worth of a row: 80, 96 or 128
+//! registers for each thread, with which few or none are spilled. 40 KiB and more of loads can be on their way.
+constexpr int residentThreads(int heldRegisters, bool isRawAnd16Bit)
 {
-    int threads;
-    int units;
+#if defined(ATTNGRAFT_SOFTMAX_RESIDENT_THREADS)
+    return heldRegisters > 0 || isRawAnd16Bit ? ATTNGRAFT_SOFTMAX_RESIDENT_THREADS : 0;
+#else
+    return heldRegisters > 40 ? 512 : isRawAnd16Bit ? 768 : 640;
+#endif
+}
 
-    constexpr int64_t capacity() const
-    {
-        return int64_t{threads} * units;
-    }
+constexpr int kRecomputedUnits = ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS;
+constexpr int64_t kClusterVectors = ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS;
 
-    //! Rows longer than a warp have a block of their own.
-    constexpr int blockThreads() const
-    {
-        return threads > 32 ? threads : kSharedBlockThreads;
-    }
+//! Blocks of the largest cluster that every device with clusters can launch.
+constexpr int kMaxCluster = 8;
 
-    constexpr int rowsPerBlock() const
-    {
-        return blockThreads() / threads;
-    }
-};
+//! Few rows are shared by clusters of blocks where each block still gets this many vectors.
+constexpr int64_t kSmallestShare = 256;
 
-//! Vector rungs, by capacity. Measured on an H200 (benchmarks/results/softmax-kernel.json); no other compute
-//! capability has been measured, so all from 8.0 upward share them.
-constexpr Rung kVectorRungs[] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {8, 2}, {16, 2}, {16, 4}, {32, 4}, {64, 4}, {128, 4},
-    {256, 4}, {512, 4}, {1024, 4}};
-constexpr int kVectorRungCount = static_cast<int>(sizeof(kVectorRungs) / sizeof(Rung));
-
-//! Element rungs, by capacity: one element a thread keeps the loads of neighbouring rows contiguous.
-constexpr Rung kElementRungs[] = {{1, 1}, {2, 1}, {4, 1}, {8, 1}, {16, 1}, {32, 1}};
-constexpr int kElementRungCount = static_cast<int>(sizeof(kElementRungs) / sizeof(Rung));
+//! Rows that begin anywhere and are no longer than this are held element by element.
+constexpr int64_t kElementKeys = 8;
 
 enum class Strategy : int32_t
 {
-    kVectors,          //!< registers, 16-byte loads; rows consist of whole vectors
-    kShiftedVectors,   //!< the same with partial vectors at both ends of a row, for odd K and any alignment
-    kElements,         //!< registers, one element a thread
-    kMultiPassVectors, //!< the row is read twice: it fits in no register file
-    kMultiPassElements //!< the same where input and output are aligned differently, so that no vector fits both
+    kVectors,  //!< registers, 16-byte loads; partial vectors at both ends of a row where it does not begin on one
+    kElements, //!< registers, one element a thread, several rows a thread
+    kPasses    //!< the row is read twice: it fits in no register file
 };
 
 struct Policy
 {
     Strategy strategy;
-    int rung; //!< index into the strategy's table; 0 for the multi-pass kernels
+    int rung;   //!< index into the strategy's table; 0 for kPasses
+    int blocks; //!< that share a row: a cluster where there are several
+};
+
+//! What the choice depends on. `isWhole`: every row begins and ends on a vector, in the input and in the output.
+struct SoftmaxWork
+{
+    int64_t rows;
+    int64_t keys;
+    size_t elementBytes;
+    bool isWhole;
+    MaskTensors tensors;
+};
+
+struct SoftmaxDevice
+{
+    int multiprocessors;
+    bool hasClusters;
 };
 
 //! Vectors that a row of `keys` elements touches at worst, when it may begin anywhere in a vector.
-constexpr int64_t vectorsOfRow(int64_t keys, size_t elementBytes, bool rowsBeginOnVectors)
+constexpr int64_t vectorsOfRow(int64_t keys, size_t elementBytes, bool isWhole)
 {
     int64_t const perVector = kVectorBytes / static_cast<int64_t>(elementBytes);
-    int64_t const slack = rowsBeginOnVectors ? 0 : perVector - 1;
+    int64_t const slack = isWhole ? 0 : perVector - 1;
     return (keys + slack + perVector - 1) / perVector;
 }
 
-constexpr int findRung(Rung const* rungs, int count, int64_t units)
+//! The smallest rung for these masks that holds `units`, -1 where none does. With `isShared` among those only whose
+//! blocks may be a cluster's.
+constexpr int findVectorRung(MaskTensors tensors, int64_t units, bool isShared = false)
 {
-    for (int i = 0; i < count; ++i)
+    for (int i = 0; i < kVectorRungCount; ++i)
     {
-        if (units <= rungs[i].capacity())
+        Rung const& rung = kVectorRungs[i];
+        if (rung.serves(tensors) && units <= rung.capacity() && (!isShared || rung.mayBeShared()))
         {
             return i;
         }
@@ -85,44 +107,59 @@ constexpr int findRung(Rung const* rungs, int count, int64_t units)
     return -1;
 }
 
-//! `rowsBeginOnVectors`: every row begins on a 16-byte boundary, in the input and in the output.
-//! `equallyAligned`: input and output have the same remainder modulo 16 bytes.
-constexpr Policy choosePolicy(int64_t keys, size_t elementBytes, bool rowsBeginOnVectors, bool equallyAligned)
+constexpr int findElementRung(int64_t keys)
 {
-    if (!rowsBeginOnVectors)
+    for (int i = 0; i < kElementRungCount; ++i)
     {
-        int const rung = findRung(kElementRungs, kElementRungCount, keys);
-        if (rung >= 0)
+        if (keys <= kElementRungs[i].capacity())
         {
-            return {Strategy::kElements, rung};
+            return i;
         }
     }
-    if (!equallyAligned)
+    return -1;
+}
+
+//! Blocks for each of a few rows, so that all multiprocessors have something to do.
+constexpr int blocksForFewRows(int64_t rows, int64_t vectors, int multiprocessors)
+{
+    int blocks = 1;
+    while (blocks < kMaxCluster && rows * blocks * 2 <= multiprocessors && vectors / (blocks * 2) >= kSmallestShare)
     {
-        return {Strategy::kMultiPassElements, 0};
+        blocks *= 2;
     }
-    int64_t const vectors = vectorsOfRow(keys, elementBytes, rowsBeginOnVectors);
-    int const rung = findRung(kVectorRungs, kVectorRungCount, vectors);
+    return blocks;
+}
+
+//! A row by a cluster of at least `blocks` blocks, 0 blocks where it is too long for any.
+constexpr Policy chooseCluster(MaskTensors tensors, int64_t vectors, int blocks)
+{
+    int const rung = findVectorRung(tensors, (vectors + kMaxCluster - 1) / kMaxCluster, true);
     if (rung < 0)
     {
-        return {Strategy::kMultiPassVectors, 0};
+        return {Strategy::kPasses, 0, 0};
     }
-    return {rowsBeginOnVectors ? Strategy::kVectors : Strategy::kShiftedVectors, rung};
+    while (kVectorRungs[rung].capacity() * blocks < vectors)
+    {
+        blocks *= 2;
+    }
+    return {Strategy::kVectors, rung, blocks};
 }
 
-constexpr bool holdsRow(Policy policy, int threads, int units)
+constexpr Policy choosePolicy(SoftmaxWork const& work, SoftmaxDevice const& device)
 {
-    bool const isVectors = policy.strategy == Strategy::kVectors || policy.strategy == Strategy::kShiftedVectors;
-    return isVectors && kVectorRungs[policy.rung].threads == threads && kVectorRungs[policy.rung].units == units;
+    if (!work.isWhole && work.keys <= kElementKeys)
+    {
+        return {Strategy::kElements, findElementRung(work.keys), 1};
+    }
+    int64_t const vectors = vectorsOfRow(work.keys, work.elementBytes, work.isWhole);
+    int const wanted = device.hasClusters ? blocksForFewRows(work.rows, vectors, device.multiprocessors) : 1;
+    int const rung = findVectorRung(work.tensors, vectors);
+    if (device.hasClusters && (wanted > 1 || vectors > kClusterVectors || rung < 0))
+    {
+        Policy const cluster = chooseCluster(work.tensors, vectors, wanted > 1 ? wanted : 2);
+        return cluster.blocks > 0 ? cluster : Policy{Strategy::kPasses, 0, kMaxCluster};
+    }
+    return rung >= 0 ? Policy{Strategy::kVectors, rung, 1} : Policy{Strategy::kPasses, 0, 1};
 }
-
-static_assert(holdsRow(choosePolicy(2048, 2, true, true), 64, 4), "2048 halves: 256 vectors");
-static_assert(holdsRow(choosePolicy(384, 2, true, true), 16, 4), "384 halves: 48 vectors");
-static_assert(holdsRow(choosePolicy(384, 4, true, true), 32, 4), "384 floats: 96 vectors");
-static_assert(holdsRow(choosePolicy(197, 2, false, true), 16, 2), "197 halves touch at most 26 vectors");
-static_assert(holdsRow(choosePolicy(32768, 2, true, true), 1024, 4), "the longest row of halves held in registers");
-static_assert(choosePolicy(32769, 2, false, true).strategy == Strategy::kMultiPassVectors, "one more than fits");
-static_assert(choosePolicy(2, 2, false, true).strategy == Strategy::kElements, "rows of length 2");
-static_assert(choosePolicy(2048, 2, false, false).strategy == Strategy::kMultiPassElements, "unequal alignment");
 
 } // namespace attngraft

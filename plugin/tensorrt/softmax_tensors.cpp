@@ -35,6 +35,7 @@ MaskedSoftmaxParams makeSoftmaxParams(MaskConfig const& config, nvinfer1::Plugin
     {
         params.dims[softmaxDimension(i, rank)] = scores.dims.d[i];
     }
+    setContiguous(params);
     params.scores = inputs == nullptr ? nullptr : inputs[0];
     params.probabilities = output;
     Operands operands = readOperands(

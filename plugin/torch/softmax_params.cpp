@@ -34,6 +34,7 @@ MaskedSoftmaxParams paramsOf(SoftmaxTensors const& tensors, MaskScalars const& s
     {
         params.dims[softmaxDimension(dim, rank)] = scores.size(dim);
     }
+    setContiguous(params);
     setMask(params, tensors.masks, scalars, rank);
     params.bias = spreadOverScores(params.bias, rank);
     params.keep = spreadOverScores(params.keep, rank);

@@ -33,6 +33,7 @@ namespace attngraft::emulation
 constexpr size_t kStackBytes = size_t{256} * 1024;
 constexpr int kGroupThreads = kWarpThreads * kWarpsOfGroup;
 constexpr int kNamedBarriers = 16; //!< of a block on every device
+constexpr int kClusterBarrier = kNamedBarriers;
 
 //! A copy of 16 bytes that a thread started.
 struct Copy
@@ -50,6 +51,8 @@ struct Thread
     bool isStarted{false};
     bool isDone{false};
     bool hasWaited{false}; //!< for earlier kernels
+    bool isAtCluster{false}; //!< came to the cluster's barrier and did not wait there yet
+    unsigned clusterGeneration{0};
     char const* waitsFor{""};
     std::vector<std::vector<Copy>> groups; //!< committed, oldest first
     std::vector<Copy> uncommitted;
@@ -58,13 +61,17 @@ struct Thread
 class Block
 {
 public:
-    Block(dim3 grid, uint3 index, int threads, size_t sharedBytes, unsigned seed)
+    //! With `blocks` a cluster of them, which run together: `threads` and `sharedBytes` are one's, `index` the first
+    //! one's. Barriers but the cluster's are not for clusters.
+    Block(dim3 grid, uint3 index, int threads, size_t sharedBytes, unsigned seed, int blocks = 1)
         : gridSize(grid)
         , blockIndex(index)
-        , threadCount(threads)
-        , shared(sharedBytes, threads)
-        , mThreads(threads)
-        , mWarps(threads / kWarpThreads)
+        , threadCount(threads * blocks)
+        , shared(sharedBytes * blocks, threads * blocks)
+        , mThreadsOfBlock(threads)
+        , mSharedOfBlock(sharedBytes)
+        , mThreads(threadCount)
+        , mWarps(threadCount / kWarpThreads)
         , mLogs((mWarps.size() + kWarpsOfGroup - 1) / kWarpsOfGroup)
         , mRandom(seed)
     {
@@ -81,7 +88,7 @@ public:
         current() = this;
         for (int i = 0; i < threadCount; ++i)
         {
-            mThreads[i].index.x = static_cast<unsigned>(i);
+            mThreads[i].index.x = static_cast<unsigned>(i % mThreadsOfBlock);
             prepare(mThreads[i].context, stack(i));
         }
         mLeft = threadCount;
@@ -122,6 +129,48 @@ public:
     int lane() const
     {
         return mRunning % kWarpThreads;
+    }
+
+    //! Of the cluster's, the one that the thread belongs to.
+    int blockOfThread() const
+    {
+        return mRunning / mThreadsOfBlock;
+    }
+
+    uint3 indexOfBlock() const
+    {
+        return uint3{blockIndex.x + static_cast<unsigned>(blockOfThread()), blockIndex.y, blockIndex.z};
+    }
+
+    //! Where a block's shared memory begins in the cluster's.
+    SharedAddress sharedWindowOf(int block) const
+    {
+        return static_cast<SharedAddress>(mSharedOfBlock * static_cast<size_t>(block));
+    }
+
+    SharedAddress sharedWindow() const
+    {
+        return sharedWindowOf(blockOfThread());
+    }
+
+    void arriveAtCluster()
+    {
+        if (std::exchange(thread().isAtCluster, true))
+        {
+            throw std::logic_error("a thread comes twice to the cluster's barrier");
+        }
+        thread().clusterGeneration = mNamed[kClusterBarrier].arrive(mRunning, threadCount, false);
+        dawdle();
+    }
+
+    void waitForCluster()
+    {
+        if (!std::exchange(thread().isAtCluster, false))
+        {
+            throw std::logic_error("a thread waits at the cluster's barrier and did not come to it");
+        }
+        unsigned const generation = thread().clusterGeneration;
+        wait("the cluster", [&] { return mNamed[kClusterBarrier].isOver(generation); });
     }
 
     //! Chance, for whoever has a choice.
@@ -261,6 +310,10 @@ private:
         try
         {
             (*block.mKernel)();
+            if (block.thread().isAtCluster)
+            {
+                throw std::logic_error("a thread ends without having waited for the cluster");
+            }
         }
         catch (...)
         {
@@ -336,11 +389,13 @@ private:
         }
     }
 
+    int mThreadsOfBlock;
+    size_t mSharedOfBlock;
     std::vector<Thread> mThreads;
     std::vector<Meeting> mWarps;
-    std::array<NamedBarrier, kNamedBarriers> mNamed;
-    std::vector<std::vector<Product>> mLogs; //!< of the warp groups
-    std::vector<WarpProducts> mProducts;     //!< of the warps
+    std::array<NamedBarrier, kNamedBarriers + 1> mNamed; //!< and the cluster's
+    std::vector<std::vector<Product>> mLogs;             //!< of the warp groups
+    std::vector<WarpProducts> mProducts;                 //!< of the warps
     std::mt19937 mRandom;
     std::jmp_buf mScheduler{};
     std::function<void()> const* mKernel{nullptr};

@@ -18,7 +18,7 @@
 #define __grid_constant__
 #endif
 #define threadIdx (::attngraft::emulation::block().thread().index)
-#define blockIdx (::attngraft::emulation::block().blockIndex)
+#define blockIdx (::attngraft::emulation::block().indexOfBlock())
 #define gridDim (::attngraft::emulation::block().gridSize)
 #define blockDim (dim3(static_cast<unsigned>(::attngraft::emulation::block().threadCount)))
 
@@ -27,7 +27,7 @@ namespace attngraft
 
 inline SharedAddress dynamicSharedMemory()
 {
-    return 0;
+    return emulation::block().sharedWindow();
 }
 
 inline void waitForEarlierKernels()

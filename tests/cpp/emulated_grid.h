@@ -34,9 +34,10 @@ inline Grids& grids()
     return state;
 }
 
-//! Runs `kernel` in every thread of every block, one block after another.
+//! Runs `kernel` in every thread of every block, one block after another, or one cluster of `blocks` in x after
+//! another.
 template <typename Kernel>
-cudaError_t runGrid(dim3 grid, int threads, int sharedBytes, Kernel const& kernel)
+cudaError_t runGrid(dim3 grid, int threads, int sharedBytes, Kernel const& kernel, int blocks = 1)
 {
     try
     {
@@ -44,9 +45,10 @@ cudaError_t runGrid(dim3 grid, int threads, int sharedBytes, Kernel const& kerne
         {
             for (unsigned y = 0; y < grid.y; ++y)
             {
-                for (unsigned x = 0; x < grid.x; ++x)
+                for (unsigned x = 0; x < grid.x; x += static_cast<unsigned>(blocks))
                 {
-                    Block block(grid, uint3{x, y, z}, threads, static_cast<size_t>(sharedBytes), grids().random());
+                    Block block(
+                        grid, uint3{x, y, z}, threads, static_cast<size_t>(sharedBytes), grids().random(), blocks);
                     block.run(kernel);
                 }
             }

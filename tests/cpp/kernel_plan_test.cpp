@@ -12,6 +12,8 @@ namespace attngraft
 namespace
 {
 
+constexpr SoftmaxDevice kDevice{132, true};
+
 //! Never dereferenced on the host: planning looks at addresses only.
 void* address(uintptr_t value)
 {
@@ -26,6 +28,7 @@ MaskedSoftmaxParams makeParams(int64_t batch, int64_t heads, int64_t queries, in
     params.scores = address(0x1000);
     params.probabilities = address(0x100000);
     params.type = DataType::kFloat16;
+    setContiguous(params);
     return params;
 }
 
@@ -41,7 +44,7 @@ void setStrides(BroadcastTensor& tensor, int64_t batch, int64_t heads, int64_t q
 SoftmaxPlan planOf(MaskedSoftmaxParams const& params)
 {
     SoftmaxPlan plan;
-    EXPECT_TRUE(makeSoftmaxPlan(params, plan));
+    EXPECT_TRUE(makeSoftmaxPlan(params, kDevice, plan));
     return plan;
 }
 
@@ -79,11 +82,11 @@ TEST(SoftmaxPlan, MergesDimensionsThatAKeyMaskDoesNotTellApart)
     MaskedSoftmaxParams params = makeParams(8, 12, 384, 128);
     setStrides(params.keep, 128, 0, 0, 1);
     SoftmaxPlan const plan = planOf(params);
-    ASSERT_EQ(plan.offsets.rank, 2);
-    EXPECT_EQ(plan.offsets.dims[0].value, 8);
-    EXPECT_EQ(plan.offsets.dims[1].value, 12 * 384);
-    EXPECT_EQ(plan.offsets.keepStrides[0], 128);
-    EXPECT_EQ(plan.offsets.keepStrides[1], 0);
+    ASSERT_EQ(plan.masks.rank, 2);
+    EXPECT_EQ(plan.masks.dims[0].value, 8);
+    EXPECT_EQ(plan.masks.dims[1].value, 12 * 384);
+    EXPECT_EQ(plan.masks.secondStrides[0], 128);
+    EXPECT_EQ(plan.masks.secondStrides[1], 0);
     EXPECT_EQ(plan.tensors, MaskTensors::kKeepBytes);
 }
 
@@ -92,9 +95,9 @@ TEST(SoftmaxPlan, AFullMaskIsOneDimension)
     MaskedSoftmaxParams params = makeParams(8, 12, 384, 128);
     setStrides(params.bias, 12 * 384 * 128, 384 * 128, 128, 1);
     SoftmaxPlan const plan = planOf(params);
-    ASSERT_EQ(plan.offsets.rank, 1);
-    EXPECT_EQ(plan.offsets.dims[0].value, 8 * 12 * 384);
-    EXPECT_EQ(plan.offsets.biasStrides[0], 128);
+    ASSERT_EQ(plan.masks.rank, 1);
+    EXPECT_EQ(plan.masks.dims[0].value, 8 * 12 * 384);
+    EXPECT_EQ(plan.masks.firstStrides[0], 128);
 }
 
 TEST(SoftmaxPlan, DimensionsMergeOnlyWhereBothTensorsAgree)
@@ -102,9 +105,9 @@ TEST(SoftmaxPlan, DimensionsMergeOnlyWhereBothTensorsAgree)
     MaskedSoftmaxParams params = makeParams(8, 12, 384, 128);
     setStrides(params.bias, 0, 0, 128, 1);
     setStrides(params.keep, 128, 0, 0, 1);
-    EXPECT_EQ(planOf(params).offsets.rank, 3);
+    EXPECT_EQ(planOf(params).masks.rank, 3);
     setStrides(params.bias, 0, 384 * 128, 128, 1);
-    EXPECT_EQ(planOf(params).offsets.rank, 2);
+    EXPECT_EQ(planOf(params).masks.rank, 2);
 }
 
 TEST(SoftmaxPlan, NegativeScaleAndSoftcapTakeTheGeneralPath)
@@ -117,44 +120,100 @@ TEST(SoftmaxPlan, NegativeScaleAndSoftcapTakeTheGeneralPath)
     EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
 }
 
-TEST(SoftmaxPlan, VectorwiseMasksGetKernelsOfTheirOwn)
+TEST(Divisor, IsExactForLongDividends)
+{
+    for (int64_t const value : {int64_t{1}, int64_t{3}, int64_t{384}, int64_t{1000003}, (int64_t{1} << 40) + 1})
+    {
+        Divisor const divisor(value);
+        for (int64_t n = int64_t{1} << 31; n < int64_t{1} << 51; n = n * 3 + 1)
+        {
+            for (int64_t const near : {n, n / value * value, n / value * value + value - 1})
+            {
+                ASSERT_EQ(divisor.quotientOfLong(near), near / value) << near << " / " << value;
+            }
+        }
+    }
+}
+
+TEST(SoftmaxPlan, MasksOfWholeVectorsAreToldApart)
 {
     MaskedSoftmaxParams params = makeParams(8, 12, 384, 128);
     setStrides(params.bias, 128, 0, 0, 1);
     EXPECT_EQ(planOf(params).tensors, MaskTensors::kBias);
+    EXPECT_TRUE(planOf(params).maskIsWhole);
     params.scale = -1.F;
     EXPECT_EQ(planOf(params).tensors, MaskTensors::kBias);
+    params.bias.data = address(0x2002);
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kBias);
+    EXPECT_FALSE(planOf(params).maskIsWhole);
     params.softcap = 30.F;
     EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
     params.softcap = 0.F;
     params.biasIsFloat32 = true;
     EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
-    params.biasIsFloat32 = false;
-    params.bias.data = address(0x2002);
-    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
 }
 
-TEST(SoftmaxPlan, MasksThatAreNotVectorwiseAreReadAnyWay)
+TEST(SoftmaxPlan, KeepOfBytesHasKernelsForAnyAlignment)
 {
-    MaskedSoftmaxParams params = makeParams(8, 12, 384, 128);
-    setStrides(params.keep, 1, 0, 0, 0);
-    EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
-    setStrides(params.keep, 128, 0, 0, 1);
+    MaskedSoftmaxParams params = makeParams(8, 12, 384, 129);
+    setStrides(params.keep, 129, 0, 0, 1);
+    EXPECT_EQ(planOf(params).tensors, MaskTensors::kKeepBytes);
+    EXPECT_FALSE(planOf(params).maskIsWhole);
     params.keepType = KeepType::kInt64;
     EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
-    params = makeParams(8, 12, 384, 129);
-    setStrides(params.keep, 129, 0, 0, 1);
+    params.keepType = KeepType::kInt8;
+    setStrides(params.keep, 1, 0, 0, 0);
     EXPECT_EQ(planOf(params).tensors, MaskTensors::kAny);
 }
 
-TEST(SoftmaxPlan, AddressesDecideTheStrategy)
+TEST(SoftmaxPlan, TheMaskIsReadWithinItsTensor)
+{
+    MaskedSoftmaxParams params = makeParams(8, 12, 384, 129);
+    setStrides(params.keep, 129, 0, 0, 1);
+    Extent const extent = planOf(params).maskExtent;
+    EXPECT_EQ(extent.low, address(0x2000));
+    EXPECT_EQ(extent.high, static_cast<uint8_t const*>(address(0x2000)) + 8 * 129);
+}
+
+TEST(SoftmaxPlan, AddressesAndStridesDecideWhetherRowsAreWhole)
 {
     MaskedSoftmaxParams params = makeParams(1, 1, 4, 384);
-    EXPECT_EQ(planOf(params).policy.strategy, Strategy::kVectors);
+    EXPECT_TRUE(planOf(params).isWhole);
     params.scores = address(0x1002);
-    EXPECT_EQ(planOf(params).policy.strategy, Strategy::kMultiPassElements);
-    params.probabilities = address(0x100002);
-    EXPECT_EQ(planOf(params).policy.strategy, Strategy::kShiftedVectors);
+    EXPECT_FALSE(planOf(params).isWhole);
+    params.scores = address(0x1000);
+    params.probabilitiesStrides[4] = 385;
+    EXPECT_FALSE(planOf(params).isWhole);
+    params.probabilitiesStrides[4] = 392;
+    EXPECT_TRUE(planOf(params).isWhole);
+}
+
+TEST(SoftmaxPlan, GapsAndReversedRowsBelongToTheExtent)
+{
+    MaskedSoftmaxParams params = makeParams(1, 2, 4, 100);
+    params.scoresStrides[4] = 110;
+    params.scoresStrides[1] = -440;
+    params.scores = address(0x10000);
+    SoftmaxPlan const plan = planOf(params);
+    auto const* const scores = static_cast<uint8_t const*>(params.scores);
+    EXPECT_EQ(plan.scoresExtent.low, scores - 440 * 2);
+    EXPECT_EQ(plan.scoresExtent.high, scores + (3 * 110 + 100) * 2);
+}
+
+TEST(SoftmaxPlan, ContiguousTensorsAreOneDimension)
+{
+    MaskedSoftmaxParams params = makeParams(8, 12, 384, 128);
+    EXPECT_EQ(planOf(params).places.rank, 1);
+    params.probabilitiesStrides[4] = 136;
+    EXPECT_EQ(planOf(params).places.rank, 2);
+}
+
+TEST(SoftmaxPlan, ABlockOfAClusterHoldsItsShareOfARow)
+{
+    SoftmaxPlan const plan = planOf(makeParams(8, 12, 384, 65536));
+    ASSERT_GT(plan.policy.blocks, 1);
+    EXPECT_EQ(plan.unitsPerBlock * plan.policy.blocks, 65536 / 8);
+    EXPECT_EQ(plan.blocks.value, plan.policy.blocks);
 }
 
 TEST(SoftmaxPlan, EmptyTensorsAreFineAndHaveNoRows)
@@ -177,7 +236,7 @@ TEST(SoftmaxPlan, RefusesWhatIsOutsideTheContract)
     auto const refuses = [&plan](auto change) {
         MaskedSoftmaxParams params = makeParams(2, 2, 4, 8);
         change(params);
-        return !makeSoftmaxPlan(params, plan);
+        return !makeSoftmaxPlan(params, kDevice, plan);
     };
     EXPECT_TRUE(refuses([](auto& p) { p.dims[1] = -1; }));
     EXPECT_TRUE(refuses([](auto& p) { p.dims[0] = p.dims[1] = std::numeric_limits<int64_t>::max() / 2; }));
@@ -188,6 +247,12 @@ TEST(SoftmaxPlan, RefusesWhatIsOutsideTheContract)
     EXPECT_TRUE(refuses([](auto& p) { p.windowLeft = -2; }));
     EXPECT_TRUE(refuses([](auto& p) { p.type = static_cast<DataType>(7); }));
     EXPECT_TRUE(refuses([](auto& p) { setStrides(p.bias, 0, 0, 1, 4); }));
+    EXPECT_TRUE(refuses([](auto& p) { p.scoresStrides[5] = 2; }));
+    EXPECT_TRUE(refuses([](auto& p) { p.probabilitiesStrides[5] = 0; }));
+    EXPECT_TRUE(refuses([](auto& p) {
+        p.probabilities = const_cast<void*>(p.scores);
+        p.probabilitiesStrides[4] = 16;
+    }));
 }
 
 } // namespace

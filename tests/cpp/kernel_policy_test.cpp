@@ -8,50 +8,72 @@ namespace attngraft
 namespace
 {
 
-template <int count>
-void expectRisingCapacity(Rung const (&rungs)[count])
+constexpr SoftmaxDevice kWithClusters{132, true};
+constexpr SoftmaxDevice kWithoutClusters{132, false};
+constexpr int64_t kManyRows = 1 << 20;
+constexpr MaskTensors kAllTensors[] = {
+    MaskTensors::kNone, MaskTensors::kKeepBytes, MaskTensors::kBias, MaskTensors::kAny};
+
+Policy chooseWhole(int64_t keys, size_t bytes, SoftmaxDevice const& device, int64_t rows = kManyRows)
 {
-    for (int i = 0; i < count; ++i)
+    return choosePolicy({rows, keys, bytes, true, MaskTensors::kNone}, device);
+}
+
+TEST(SoftmaxPolicy, RungsAreWholeGroupsAndWholeWarps)
+{
+    for (Rung const& rung : kVectorRungs)
     {
-        EXPECT_EQ(rungs[i].blockThreads() % rungs[i].threads, 0);
-        EXPECT_LE(rungs[i].blockThreads(), 1024);
-        EXPECT_GE(rungs[i].blockThreads(), 32);
-        if (i > 0)
-        {
-            EXPECT_GT(rungs[i].capacity(), rungs[i - 1].capacity());
-        }
+        EXPECT_EQ(rung.blockThreads % rung.threads, 0);
+        EXPECT_EQ(rung.blockThreads % 32, 0);
+        EXPECT_LE(rung.blockThreads, 1024);
+    }
+    for (Rung const& rung : kElementRungs)
+    {
+        EXPECT_EQ(rung.blockThreads % rung.threads, 0);
     }
 }
 
-TEST(SoftmaxPolicy, RungsRiseInCapacityAndFillWholeBlocks)
+TEST(SoftmaxPolicy, RungsRiseInCapacityForEveryKindOfMask)
 {
-    expectRisingCapacity(kVectorRungs);
-    expectRisingCapacity(kElementRungs);
+    for (MaskTensors const tensors : kAllTensors)
+    {
+        int64_t capacity = 0;
+        for (Rung const& rung : kVectorRungs)
+        {
+            if (rung.serves(tensors))
+            {
+                EXPECT_GT(rung.capacity(), capacity);
+                capacity = rung.capacity();
+            }
+        }
+        EXPECT_GE(capacity, 4096);
+    }
 }
 
-TEST(SoftmaxPolicy, EveryLengthGetsTheSmallestRungThatHoldsIt)
+TEST(SoftmaxPolicy, EveryLengthGetsARungThatHoldsItAndServesItsMask)
 {
-    for (size_t const bytes : {size_t{2}, size_t{4}})
+    for (MaskTensors const tensors : kAllTensors)
     {
-        for (int64_t keys = 1; keys < 40000; ++keys)
+        for (int64_t keys = 1; keys < 600000; keys += 1 + keys / 50)
         {
-            bool const isWhole = keys * static_cast<int64_t>(bytes) % kVectorBytes == 0;
-            Policy const policy = choosePolicy(keys, bytes, isWhole, true);
-            int64_t const vectors = vectorsOfRow(keys, bytes, isWhole);
-            if (policy.strategy == Strategy::kElements)
+            for (bool const isWhole : {false, keys % 8 == 0})
             {
-                ASSERT_FALSE(isWhole);
-                ASSERT_LE(keys, kElementRungs[policy.rung].capacity());
-            }
-            else if (policy.strategy == (isWhole ? Strategy::kVectors : Strategy::kShiftedVectors))
-            {
-                ASSERT_LE(vectors, kVectorRungs[policy.rung].capacity());
-                ASSERT_TRUE(policy.rung == 0 || vectors > kVectorRungs[policy.rung - 1].capacity());
-            }
-            else
-            {
-                ASSERT_EQ(policy.strategy, Strategy::kMultiPassVectors);
-                ASSERT_GT(vectors, kVectorRungs[kVectorRungCount - 1].capacity());
+                Policy const policy = choosePolicy({kManyRows, keys, 2, isWhole, tensors}, kWithClusters);
+                if (policy.strategy == Strategy::kElements)
+                {
+                    ASSERT_LE(keys, kElementRungs[policy.rung].capacity());
+                }
+                else if (policy.strategy == Strategy::kVectors)
+                {
+                    Rung const& rung = kVectorRungs[policy.rung];
+                    ASSERT_TRUE(rung.serves(tensors));
+                    ASSERT_TRUE(policy.blocks == 1 || rung.mayBeShared());
+                    ASSERT_LE(vectorsOfRow(keys, 2, isWhole), rung.capacity() * policy.blocks);
+                }
+                else
+                {
+                    ASSERT_GT(vectorsOfRow(keys, 2, isWhole), 8 * 4096);
+                }
             }
         }
     }
@@ -68,10 +90,31 @@ TEST(SoftmaxPolicy, WorstCaseVectorCountCoversEveryShift)
     }
 }
 
+TEST(SoftmaxPolicy, LongRowsAreSharedByClustersWhereThereAre)
+{
+    EXPECT_EQ(chooseWhole(16384, 2, kWithClusters).blocks, 1);
+    EXPECT_EQ(chooseWhole(32768, 2, kWithClusters).blocks, 2);
+    EXPECT_EQ(chooseWhole(131072, 2, kWithClusters).blocks, 8);
+    EXPECT_EQ(chooseWhole(262144, 2, kWithClusters).blocks, 8);
+    EXPECT_EQ(chooseWhole(32768, 2, kWithoutClusters).blocks, 1);
+    EXPECT_EQ(chooseWhole(65536, 2, kWithoutClusters).strategy, Strategy::kVectors);
+    EXPECT_EQ(chooseWhole(65544, 2, kWithoutClusters).strategy, Strategy::kPasses);
+}
+
+TEST(SoftmaxPolicy, FewRowsAreSharedByAsManyBlocksAsThereAreMultiprocessors)
+{
+    EXPECT_EQ(chooseWhole(8192, 2, kWithClusters, 32).blocks, 4);
+    EXPECT_EQ(chooseWhole(8192, 2, kWithClusters, 132).blocks, 1);
+    EXPECT_EQ(chooseWhole(2048, 2, kWithClusters, 1).blocks, 1);
+    EXPECT_EQ(chooseWhole(32768, 2, kWithClusters, 4).blocks, 8);
+    EXPECT_EQ(chooseWhole(8192, 2, kWithoutClusters, 1).blocks, 1);
+}
+
 TEST(SoftmaxPolicy, RowsLongerThanTheRegistersAreReadTwice)
 {
-    EXPECT_EQ(choosePolicy(int64_t{1} << 40, 2, true, true).strategy, Strategy::kMultiPassVectors);
-    EXPECT_EQ(choosePolicy(int64_t{1} << 40, 4, false, false).strategy, Strategy::kMultiPassElements);
+    EXPECT_EQ(chooseWhole(int64_t{1} << 40, 2, kWithClusters).strategy, Strategy::kPasses);
+    EXPECT_EQ(chooseWhole(int64_t{1} << 40, 2, kWithClusters).blocks, kMaxCluster);
+    EXPECT_EQ(chooseWhole(int64_t{1} << 40, 4, kWithoutClusters).blocks, 1);
 }
 
 TEST(SoftmaxPolicy, SupportsTheContractsTypes)

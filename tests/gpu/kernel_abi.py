@@ -8,48 +8,29 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 from cuda.bindings import runtime as cudart
 
-from attngraft.contract import CausalMode, EmptyRows, MaskedSoftmax, Role
+from attngraft.contract import MaskedSoftmax
 
-MAX_RANK = 6
-DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-TYPE_CODES = {DTYPES["float32"]: 0, DTYPES["float16"]: 1, DTYPES["bfloat16"]: 2}
-KEEP_CODES = {1: 0, 4: 1, 8: 2}  # by bytes of an element
-GUARD_BYTES = 256  # before and after an output, to see a write outside of it; keeps the alignment of cudaMalloc
-POISON = 0xFF  # NaN in every floating type
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # what the tests on the CPU share
 
+from softmax_abi import (  # noqa: E402 - found through the line above
+    DTYPES,
+    GUARD_BYTES,
+    POISON,
+    MaskedSoftmaxParams,
+    full_dims,
+    make_params,
+)
 
-class BroadcastTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * MAX_RANK)]
-
-
-class MaskedSoftmaxParams(ctypes.Structure):
-    _fields_ = [
-        ("scores", ctypes.c_void_p),
-        ("probabilities", ctypes.c_void_p),
-        ("dims", ctypes.c_int64 * MAX_RANK),
-        ("type", ctypes.c_int32),
-        ("bias", BroadcastTensor),
-        ("bias_is_float32", ctypes.c_bool),
-        ("keep", BroadcastTensor),
-        ("keep_type", ctypes.c_int32),
-        ("kv_lengths", ctypes.c_void_p),
-        ("kv_starts", ctypes.c_void_p),
-        ("scale", ctypes.c_float),
-        ("softcap", ctypes.c_float),
-        ("causal", ctypes.c_int32),
-        ("window_left", ctypes.c_int64),
-        ("window_right", ctypes.c_int64),
-        ("empty_rows", ctypes.c_int32),
-    ]
+__all__ = ["DTYPES", "POISON", "full_dims", "make_params"]  # and what is below
 
 
 @cache
@@ -69,54 +50,6 @@ def checked(result: tuple) -> object:
     status, *values = result
     assert int(status) == 0, f"CUDA error {status!r}"
     return values[0] if values else None
-
-
-def full_dims(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` filled up to rank 6 with ones after the batch dimension; rank 2 has batch 1."""
-    batch = shape[:1] if len(shape) > 2 else (1,)
-    inner = shape[1:] if len(shape) > 2 else shape
-    return batch + (1,) * (MAX_RANK - 1 - len(inner)) + inner
-
-
-def broadcast_strides(shape: tuple[int, ...], scores: tuple[int, ...]) -> list[int]:
-    """Element strides of a contiguous tensor for each of the six score dimensions, 0 where it is broadcast."""
-    aligned = (1,) * (len(scores) - len(shape)) + tuple(shape)
-    strides, step = [0] * len(scores), 1
-    for axis in reversed(range(len(scores))):
-        strides[axis] = step if aligned[axis] != 1 else 0
-        step *= aligned[axis]
-    batch = strides[:1] if len(scores) > 2 else [0]
-    inner = strides[1:] if len(scores) > 2 else strides
-    return batch + [0] * (MAX_RANK - 1 - len(inner)) + inner
-
-
-def make_params(
-    scores: int,
-    probabilities: int,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    config: MaskedSoftmax,
-    operands: dict[str, tuple[int, tuple[int, ...], np.dtype]],
-) -> MaskedSoftmaxParams:
-    """Parameters over device addresses. `operands`: role -> (address, shape, dtype)."""
-    params = MaskedSoftmaxParams(scores=scores, probabilities=probabilities, type=TYPE_CODES[dtype])
-    params.dims[:] = full_dims(shape)
-    for role in (Role.BIAS, Role.KEEP):
-        if role in operands:
-            address, operand_shape, _ = operands[role]
-            strides = (ctypes.c_int64 * MAX_RANK)(*broadcast_strides(operand_shape, shape))
-            setattr(params, role, BroadcastTensor(address, strides))
-    if Role.BIAS in operands:
-        params.bias_is_float32 = operands[Role.BIAS][2] == np.float32
-    if Role.KEEP in operands:
-        params.keep_type = KEEP_CODES[operands[Role.KEEP][2].itemsize]
-    params.kv_lengths = operands[Role.KV_LENGTHS][0] if Role.KV_LENGTHS in operands else None
-    params.kv_starts = operands[Role.KV_STARTS][0] if Role.KV_STARTS in operands else None
-    params.scale, params.softcap = config.scale, config.softcap
-    params.causal = CausalMode.ALL.index(config.causal)
-    params.window_left, params.window_right = config.window_left, config.window_right
-    params.empty_rows = EmptyRows.ALL.index(config.empty_rows)
-    return params
 
 
 def launch(params: MaskedSoftmaxParams, stream: int = 0) -> int:

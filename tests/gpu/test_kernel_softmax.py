@@ -12,7 +12,7 @@ from cuda.bindings import runtime as cudart
 from attngraft.contract import EmptyRows, MaskedSoftmax, Role
 from attngraft.verify import oracle
 from kernel_abi import DTYPES, checked, device_memory, download, launch, make_params, masked_softmax, upload
-from kernel_cases import KEY_COUNTS, Case, assert_matches, random_case
+from softmax_cases import KEY_COUNTS, Case, assert_matches, random_case
 
 SWEEP_CASES = int(os.environ.get("ATTNGRAFT_SWEEP", "1200"))
 SWEEP_CHUNK = 50

@@ -13,7 +13,7 @@ from torch_cases import arguments_of_mask, to_numpy, to_torch
 
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))
 
-from kernel_cases import (  # noqa: E402
+from softmax_cases import (  # noqa: E402
     SCORE_ROUNDING,
     TOLERANCES,
     Case,

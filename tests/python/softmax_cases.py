@@ -8,7 +8,7 @@ import numpy as np
 
 from attngraft.contract import KEEP_DTYPES, CausalMode, EmptyRows, MaskedSoftmax, Role
 
-from kernel_abi import DTYPES
+from softmax_abi import DTYPES
 
 MAX_ELEMENTS = 150_000  # of a random case: the float64 oracle takes some milliseconds for it
 

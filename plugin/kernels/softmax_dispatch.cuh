@@ -1,0 +1,123 @@
+// From a plan to the template arguments of the kernel that serves it, for whoever runs it: a launch, or a test.
+#pragma once
+
+#include "softmax_passes.cuh"
+#include "softmax_plan.h"
+#include "softmax_rows.cuh"
+
+#include <cuda_runtime_api.h>
+
+#include <limits>
+
+namespace attngraft
+{
+
+//! The grid's limit in x.
+constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
+
+//! Blocks of a plan's kernel, 0 where they are more than a grid has. That takes more rows than memory holds, unless
+//! rows of scores lie on top of each other.
+template <typename Work>
+unsigned softmaxBlocks(SoftmaxPlan const& plan)
+{
+    constexpr int kRowsPerBlock = Work::kGroups * Work::kRows;
+    int64_t const tiles = (plan.rows + kRowsPerBlock - 1) / kRowsPerBlock;
+    return tiles > kMaxBlocks / plan.policy.blocks ? 0U : static_cast<unsigned>(tiles * plan.policy.blocks);
+}
+
+//! Shared memory of a block: two rounds of exchange.
+template <typename Work>
+constexpr int kSoftmaxSharedBytes = 2 * Work::kGroups * (Work::kThreads / kWarpThreads) * kStateBytes;
+
+//! Calls launch.inRegisters<RowWork> or launch.inPasses<RowWork> for the plan's policy and masks.
+template <typename T, MaskTensors tensors, typename Launch>
+struct SoftmaxDispatch
+{
+    static constexpr int kPerVector = kVectorBytes / static_cast<int>(sizeof(T));
+
+    SoftmaxPlan const& plan;
+    Launch const& launch;
+
+    cudaError_t run() const
+    {
+        switch (plan.policy.strategy)
+        {
+        case Strategy::kVectors: return runVectors<0>();
+        case Strategy::kElements: return runElements<0>();
+        case Strategy::kPasses: return runPasses();
+        }
+        return cudaErrorInvalidValue;
+    }
+
+private:
+    template <int index>
+    cudaError_t runVectors() const
+    {
+        if constexpr (index < kVectorRungCount)
+        {
+            if (plan.policy.rung != index)
+            {
+                return runVectors<index + 1>();
+            }
+            constexpr Rung kRung = kVectorRungs[index];
+            if constexpr (kRung.serves(tensors) && kRung.mayBeShared())
+            {
+                if (plan.policy.blocks > 1)
+                {
+                    return launch.template inRegisters<
+                        RowWork<T, tensors, kPerVector, kRung.threads, kRung.units, 1, kRung.blockThreads, true>>(plan);
+                }
+            }
+            if constexpr (kRung.serves(tensors))
+            {
+                return launch.template inRegisters<
+                    RowWork<T, tensors, kPerVector, kRung.threads, kRung.units, kRung.rows, kRung.blockThreads, false>>(
+                    plan);
+            }
+        }
+        return cudaErrorInvalidValue;
+    }
+
+    template <int index>
+    cudaError_t runElements() const
+    {
+        if constexpr (index < kElementRungCount)
+        {
+            constexpr Rung kRung = kElementRungs[index];
+            if (plan.policy.rung != index)
+            {
+                return runElements<index + 1>();
+            }
+            if constexpr (kRung.serves(tensors))
+            {
+                return launch.template inRegisters<
+                    RowWork<T, tensors, 1, kRung.threads, kRung.units, kRung.rows, kRung.blockThreads, false>>(plan);
+            }
+        }
+        return cudaErrorInvalidValue;
+    }
+
+    cudaError_t runPasses() const
+    {
+        constexpr int kThreads = ATTNGRAFT_SOFTMAX_PASS_THREADS;
+        constexpr int kUnits = ATTNGRAFT_SOFTMAX_PASS_UNITS;
+        return plan.policy.blocks > 1
+            ? launch.template inPasses<RowWork<T, tensors, kPerVector, kThreads, kUnits, 1, kThreads, true>>(plan)
+            : launch.template inPasses<RowWork<T, tensors, kPerVector, kThreads, kUnits, 1, kThreads, false>>(plan);
+    }
+};
+
+template <typename T, typename Launch>
+cudaError_t dispatchSoftmax(SoftmaxPlan const& plan, Launch const& launch)
+{
+    switch (plan.tensors)
+    {
+    case MaskTensors::kNone: return SoftmaxDispatch<T, MaskTensors::kNone, Launch>{plan, launch}.run();
+    case MaskTensors::kKeepBytes: return SoftmaxDispatch<T, MaskTensors::kKeepBytes, Launch>{plan, launch}.run();
+    case MaskTensors::kBias: return SoftmaxDispatch<T, MaskTensors::kBias, Launch>{plan, launch}.run();
+    case MaskTensors::kAny: return SoftmaxDispatch<T, MaskTensors::kAny, Launch>{plan, launch}.run();
+    }
+    return cudaErrorInvalidValue;
+}
+
+} // namespace attngraft

@@ -11,13 +11,13 @@ namespace attngraft
 template <typename T>
 ATTNGRAFT_DEVICE float evenProbability(SoftmaxBackwardPlan const& plan)
 {
-    return static_cast<float>(static_cast<T>(1.F / static_cast<float>(plan.keys)));
+    return widened(rounded<T>(1.F / static_cast<float>(plan.keys)));
 }
 
 template <typename T>
 ATTNGRAFT_DEVICE float numberAt(void const* data, int64_t index)
 {
-    return static_cast<float>(static_cast<T const*>(data)[index]);
+    return widened(static_cast<T const*>(data)[index]);
 }
 
 ATTNGRAFT_DEVICE bool keepAt(void const* data, int64_t index, KeepType type)

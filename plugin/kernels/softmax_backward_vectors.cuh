@@ -10,6 +10,40 @@
 namespace attngraft
 {
 
+template <typename T>
+ATTNGRAFT_DEVICE float widened(T value)
+{
+    if constexpr (std::is_same_v<T, __half>)
+    {
+        return __half2float(value);
+    }
+    else if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    {
+        return __bfloat162float(value);
+    }
+    else
+    {
+        return value;
+    }
+}
+
+template <typename T>
+ATTNGRAFT_DEVICE T rounded(float value)
+{
+    if constexpr (std::is_same_v<T, __half>)
+    {
+        return __float2half_rn(value);
+    }
+    else if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    {
+        return __float2bfloat16_rn(value);
+    }
+    else
+    {
+        return value;
+    }
+}
+
 //! Elements as they lie in memory, two in a word or one.
 template <typename T>
 struct RowVector

@@ -151,7 +151,7 @@ ATTNGRAFT_DEVICE void storeBiasGradient(BiasGradientPlan const& plan, int64_t in
     }
     else
     {
-        static_cast<T*>(plan.result)[index] = static_cast<T>(value);
+        static_cast<T*>(plan.result)[index] = rounded<T>(value);
     }
 }
 

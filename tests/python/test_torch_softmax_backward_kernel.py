@@ -121,7 +121,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scores": None, "softcap": 2.0}, "scores: expected a tensor, with a softcap or uniform empty rows"),
     ({"scores": None, "empty_rows": 1}, "scores: expected a tensor, with a softcap or uniform empty rows"),
     ({"bias": None}, "bias: expected a tensor, since its gradient is wanted"),
-    ({"bias": normal(SQ, 4)}, "bias: expected a shape that broadcasts to the probabilities"),
+    ({"bias": normal(SQ, 4)}, "bias: expected a shape that broadcasts to the scores"),
     ({"bias": normal(SK).half()}, "bias: expected the type of probabilities, or float32"),
     ({"keep": normal(SK)}, "keep: expected bool, int8, uint8, int32 or int64"),
     ({"kv_lengths": normal(B)}, "kv_lengths: expected int32"),

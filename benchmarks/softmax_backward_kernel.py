@@ -1,10 +1,10 @@
 """The masked softmax's backward kernel alone against PyTorch, over row lengths and types:
 results/softmax-backward-kernel.json.
 
-Work: from probabilities and their gradient [B, H, Sq, Sk] that of the scores, `B8 H32 2048x2048` and about as many bytes
-for every other row length. `plain`: nothing else. `softcap`: the scores are read too. `bias`: the gradient of a bias
-[H, Sq, Sk] too, which takes both tensors a second time. The limit is what the tensors' bytes take, read once and written
-once.
+Work: from probabilities and their gradient [B, H, Sq, Sk] that of the scores, `B8 H32 1024x2048` and about as many
+bytes for every other row length. `plain`: nothing else. `softcap`: the scores are read too. `bias`: the gradient of a
+bias [H, Sq, Sk] too, which takes both tensors a second time. The limit is what the tensors' bytes take, read once and
+written once.
 """
 
 from __future__ import annotations

@@ -17,16 +17,16 @@ namespace attngraft
 //!     ds_j = p_j * (g_j - sum over the row of p * g)      the gradient of s, and so of the bias
 //!     dx_j = scale * (1 - tanh(scale * x_j / softcap)^2) * ds_j      without softcap: scale * ds_j
 //!
-//! A key whose p is 0 takes no part, whatever its g and its score are. A row without any allowed key has a gradient of 0
-//! under `zeros` and `uniform`. Inputs are never written to, and overlap no output.
+//! A key whose p is 0 takes no part, whatever its g and its score are. A row without any allowed key has a gradient of
+//! 0 under `zeros` and `uniform`. Inputs are never written to, and overlap no output.
 struct MaskedSoftmaxBackwardParams
 {
     void const* probabilities{nullptr}; //!< contiguous, as all four
     void const* gradient{nullptr};      //!< of the probabilities
     void const* scores{nullptr};        //!< read under softcap, and where emptyRows is kUniform
     void* scoresGradient{nullptr};
-    int64_t dims[kMaxRank]{};           //!< as MaskedSoftmaxParams::dims
-    DataType type{DataType::kFloat32};  //!< of all four
+    int64_t dims[kMaxRank]{};          //!< as MaskedSoftmaxParams::dims
+    DataType type{DataType::kFloat32}; //!< of all four
 
     //! Gradient of the bias, in float32 where biasIsFloat32, else of the scores' type; nullptr: not wanted. A stride in
     //! elements for each of `dims`: the gradient is summed over dimensions of stride 0. The last one is 0 or 1.

@@ -69,11 +69,10 @@ ATTNGRAFT_DEVICE bool findsAllowedKey(AllowedKeys const& allowed, int64_t row, i
     return false;
 }
 
-//! 0 for a row without any allowed key, else 1. Called by all threads, of which each says whether it holds a probability
-//! other than 1/K.
+//! 0 for a row without any allowed key, else 1. Called by all threads, of which each says whether it holds a
+//! probability other than 1/K.
 template <typename T, int threads, bool isClustered>
-ATTNGRAFT_DEVICE float weighOfRow(
-    SoftmaxBackwardPlan const& plan, int64_t row, bool isUneven, int64_t lane, int blocks)
+ATTNGRAFT_DEVICE float weighOfRow(SoftmaxBackwardPlan const& plan, int64_t row, bool isUneven, int64_t lane, int blocks)
 {
     float const uneven = sumOverRow<threads, isClustered>(isUneven ? 1.F : 0.F, kUnequal, blocks);
     bool const isAllowed = uneven != 0.F || findsAllowedKey<T>(plan.allowed, row, lane, int64_t{blocks} * threads);

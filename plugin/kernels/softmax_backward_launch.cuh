@@ -24,8 +24,8 @@ struct SoftmaxBackwardLaunch
     {
         constexpr SoftmaxBackwardRung kRung{threads, units};
         constexpr int kRows = isClustered ? 1 : kRung.rowsPerBlock();
-        return startRows(softmaxBackwardInRegisters<T, threads, units, kKind, isClustered>, plan, kRows,
-            kRung.blockThreads());
+        return startRows(
+            softmaxBackwardInRegisters<T, threads, units, kKind, isClustered>, plan, kRows, kRung.blockThreads());
     }
 
     template <typename T, SoftmaxBackwardRows kKind, bool isClustered>

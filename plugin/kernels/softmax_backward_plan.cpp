@@ -107,8 +107,8 @@ void planAllowedKeys(MaskedSoftmaxBackwardParams const& params, AllowedKeys& all
     allowed.keepType = params.keepType;
 }
 
-void planRows(MaskedSoftmaxBackwardParams const& params, int64_t elements, int multiprocessors,
-    SoftmaxBackwardPlan& plan)
+void planRows(
+    MaskedSoftmaxBackwardParams const& params, int64_t elements, int multiprocessors, SoftmaxBackwardPlan& plan)
 {
     plan.probabilities = params.probabilities;
     plan.gradient = params.gradient;
@@ -131,8 +131,7 @@ void planRows(MaskedSoftmaxBackwardParams const& params, int64_t elements, int m
 void extend(RowWalk& walk, int64_t dim, int64_t rowStep, int64_t outStep)
 {
     int const last = walk.rank - 1;
-    bool const isInStep =
-        walk.rank > 0 && walk.rowSteps[last] == rowStep * dim && walk.outSteps[last] == outStep * dim;
+    bool const isInStep = walk.rank > 0 && walk.rowSteps[last] == rowStep * dim && walk.outSteps[last] == outStep * dim;
     int const target = isInStep ? last : walk.rank++;
     walk.dims[target] = isInStep ? walk.dims[target] * dim : dim;
     walk.rowSteps[target] = rowStep;

@@ -1,9 +1,10 @@
 // Tuning as data: which backward kernel serves a row. In: vectors of a row, rows, the device. Out: a policy.
 //
-// For measuring, these macros change the table: ATTNGRAFT_SOFTMAX_BACKWARD_UNITS (1, 2, 4, 8 or 16: vectors that a
-// thread holds of each tensor where a row takes a warp or more), ATTNGRAFT_SOFTMAX_BACKWARD_THREADS (of a block that
-// holds several rows) and ATTNGRAFT_SOFTMAX_BACKWARD_RESIDENT (threads of a multiprocessor that registers are to
-// suffice for; 0: the compiler's choice).
+// For measuring, these macros change the table:
+//   ATTNGRAFT_SOFTMAX_BACKWARD_UNITS         1, 2, 4, 8 or 16: vectors of each tensor that a thread holds of a long row
+//   ATTNGRAFT_SOFTMAX_BACKWARD_THREADS       of a block that holds several rows
+//   ATTNGRAFT_SOFTMAX_BACKWARD_MOST_THREADS  512 or 1024: of a block that holds a row, where clusters hold longer ones
+//   ATTNGRAFT_SOFTMAX_BACKWARD_RESIDENT      threads of a multiprocessor that registers are to suffice for
 #pragma once
 
 #include "operands.h"
@@ -16,6 +17,9 @@
 #endif
 #if !defined(ATTNGRAFT_SOFTMAX_BACKWARD_THREADS)
 #define ATTNGRAFT_SOFTMAX_BACKWARD_THREADS 128
+#endif
+#if !defined(ATTNGRAFT_SOFTMAX_BACKWARD_MOST_THREADS)
+#define ATTNGRAFT_SOFTMAX_BACKWARD_MOST_THREADS 512
 #endif
 
 namespace attngraft
@@ -62,8 +66,11 @@ constexpr SoftmaxBackwardRung kSoftmaxBackwardRungs[] = {{1, 1}, {2, 1}, {2, 2},
     longSoftmaxBackwardRung(2048), longSoftmaxBackwardRung(4096)};
 constexpr int kSoftmaxBackwardRungCount = static_cast<int>(sizeof(kSoftmaxBackwardRungs) / sizeof(SoftmaxBackwardRung));
 
-//! The part of a row that a block of a cluster holds: where rows are few, and where they are long.
-constexpr SoftmaxBackwardRung kSoftmaxBackwardClusterRungs[] = {{128, 4}, {1024, 4}};
+//! The part of a row that a block of a cluster holds: the first where rows are few, the others where they are long. Two
+//! blocks of 512 threads share a multiprocessor: while one waits for the rest of its cluster, the other moves data.
+constexpr SoftmaxBackwardRung kSoftmaxBackwardClusterRungs[] = {{128, 4}, {512, 4}, {1024, 4}};
+constexpr int kSoftmaxBackwardClusterRungCount =
+    static_cast<int>(sizeof(kSoftmaxBackwardClusterRungs) / sizeof(SoftmaxBackwardRung));
 constexpr int kSoftmaxBackwardClusterBlocks = 8; //!< the largest cluster of every device that has them
 
 //! Threads and vectors of a step of the kernel that reads a row twice.
@@ -104,35 +111,47 @@ constexpr int softmaxBackwardCluster(SoftmaxBackwardRung rung, int64_t vectors)
     return 0;
 }
 
+//! By a cluster of the rungs from `first` to `last`, or in passes by the largest cluster.
+constexpr SoftmaxBackwardPolicy softmaxBackwardInCluster(int64_t vectors, int first, int last)
+{
+    for (int rung = first; rung <= last; ++rung)
+    {
+        if (int const blocks = softmaxBackwardCluster(kSoftmaxBackwardClusterRungs[rung], vectors))
+        {
+            return {SoftmaxBackwardStrategy::kCluster, rung, blocks};
+        }
+    }
+    return {SoftmaxBackwardStrategy::kPasses, 0, kSoftmaxBackwardClusterBlocks};
+}
+
 //! `multiprocessors` of a device with clusters; 0: it has none.
 constexpr SoftmaxBackwardPolicy chooseSoftmaxBackward(int64_t vectors, int64_t rows, int multiprocessors)
 {
-    constexpr SoftmaxBackwardRung kFewRows = kSoftmaxBackwardClusterRungs[0];
-    constexpr SoftmaxBackwardRung kLongRows = kSoftmaxBackwardClusterRungs[1];
-    bool const areFew = 2 * rows <= multiprocessors && vectors > kFewRows.capacity();
-    if (int const blocks = softmaxBackwardCluster(kFewRows, vectors); areFew && blocks > 0)
+    bool const areFew = 2 * rows <= multiprocessors && vectors > kSoftmaxBackwardClusterRungs[0].capacity();
+    SoftmaxBackwardPolicy const spread = softmaxBackwardInCluster(vectors, 0, 0);
+    if (areFew && spread.strategy == SoftmaxBackwardStrategy::kCluster)
     {
-        return {SoftmaxBackwardStrategy::kCluster, 0, blocks};
+        return spread;
     }
+    int const mostThreads = multiprocessors > 0 ? ATTNGRAFT_SOFTMAX_BACKWARD_MOST_THREADS : kSoftmaxBackwardMostThreads;
     for (int rung = 0; rung < kSoftmaxBackwardRungCount; ++rung)
     {
-        if (vectors <= kSoftmaxBackwardRungs[rung].capacity())
+        SoftmaxBackwardRung const candidate = kSoftmaxBackwardRungs[rung];
+        if (vectors <= candidate.capacity() && candidate.threads <= mostThreads)
         {
             return {SoftmaxBackwardStrategy::kRegisters, rung, 1};
         }
     }
-    if (int const blocks = softmaxBackwardCluster(kLongRows, vectors); multiprocessors > 0 && blocks > 0)
-    {
-        return {SoftmaxBackwardStrategy::kCluster, 1, blocks};
-    }
-    return {SoftmaxBackwardStrategy::kPasses, 0, multiprocessors > 0 ? kSoftmaxBackwardClusterBlocks : 1};
+    return multiprocessors > 0 ? softmaxBackwardInCluster(vectors, 1, kSoftmaxBackwardClusterRungCount - 1)
+                               : SoftmaxBackwardPolicy{SoftmaxBackwardStrategy::kPasses, 0, 1};
 }
 
 static_assert(softmaxBackwardVectors(2048, 2, 8) == 256, "2048 halves that begin on vectors");
 static_assert(softmaxBackwardVectors(197, 2, 1) == 26, "197 halves that begin anywhere");
 static_assert(softmaxBackwardVectors(2, 2, 2) == 1, "no row of two halves straddles a vector");
 static_assert(chooseSoftmaxBackward(4097, 1000, 0).strategy == SoftmaxBackwardStrategy::kPasses, "in no registers");
-static_assert(chooseSoftmaxBackward(4097, 1000, 132).clusterBlocks == 2, "in those of two blocks");
+static_assert(chooseSoftmaxBackward(4097, 1000, 132).clusterBlocks == 4, "in those of four blocks of 512 threads");
+static_assert(chooseSoftmaxBackward(40000, 1000, 132).strategy == SoftmaxBackwardStrategy::kPasses, "in no cluster's");
 static_assert(chooseSoftmaxBackward(1024, 4, 132).clusterBlocks == 2, "few rows are spread over the device");
 
 } // namespace attngraft

@@ -1,5 +1,5 @@
-// The backward kernels: rows held in registers, and rows that are read twice. For both: read p and g, sum p * g over the
-// row, write scale * p * (g - sum).
+// The backward kernels: rows held in registers, and rows that are read twice. For both: read p and g, sum p * g over
+// the row, write scale * p * (g - sum).
 #pragma once
 
 #include "softmax_backward_empty.cuh"
@@ -159,8 +159,8 @@ private:
     }
 
     //! How much of ds each score gets.
-    ATTNGRAFT_DEVICE void slopes(
-        SoftmaxBackwardPlan const& plan, [[maybe_unused]] int u, [[maybe_unused]] int word, float (&to)[Vector::kOfWord])
+    ATTNGRAFT_DEVICE void slopes(SoftmaxBackwardPlan const& plan, [[maybe_unused]] int u, [[maybe_unused]] int word,
+        float (&to)[Vector::kOfWord])
     {
         if constexpr (kIsGeneral)
         {
@@ -221,8 +221,11 @@ constexpr int softmaxBackwardResident(int units, SoftmaxBackwardRows kind)
     static_cast<void>(kind);
     return ATTNGRAFT_SOFTMAX_BACKWARD_RESIDENT;
 #else
-    int const vectors = units * (kind == SoftmaxBackwardRows::kGeneral ? 3 : 2);
-    return vectors <= 4 ? 1536 : vectors <= 8 ? 1024 : vectors <= 12 ? 768 : 512;
+    if (kind == SoftmaxBackwardRows::kGeneral)
+    {
+        return units <= 2 ? 1024 : units <= 4 ? 640 : 512;
+    }
+    return units <= 2 ? 1536 : units <= 4 ? 1024 : 512;
 #endif
 }
 

@@ -87,8 +87,8 @@ struct RowVector
         words[e / kOfWord] &= ~(element << (e % kOfWord * kBits));
     }
 
-    //! With a `zero` that compilers do not know to be one, what was computed from the elements before is computed again,
-    //! and occupies no registers in between.
+    //! With a `zero` that compilers do not know to be one, what was computed from the elements before is computed
+    //! again, and occupies no registers in between.
     ATTNGRAFT_DEVICE void forget(uint32_t zero)
     {
 #pragma unroll
@@ -272,8 +272,8 @@ ATTNGRAFT_DEVICE float sumOverLanes(float value, int lanes)
     return value;
 }
 
-//! Over `threads` neighbouring threads, which are a power of two, and more than a warp only if they are the whole block;
-//! where `isClustered`, over all blocks of the cluster, of which there are `blocks`. All threads get the same.
+//! Over `threads` neighbouring threads, which are a power of two, and more than a warp only if they are the whole
+//! block; where `isClustered`, over all blocks of the cluster, of which there are `blocks`. All threads get the same.
 template <int threads, bool isClustered>
 ATTNGRAFT_DEVICE float sumOverRow(float value, RowSum sum, [[maybe_unused]] int blocks)
 {

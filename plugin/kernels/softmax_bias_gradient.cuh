@@ -173,8 +173,8 @@ struct BiasTask
 
 //! sums := those over every `step`-th of the summed rows, from the first-th on.
 template <typename T, bool isVectorwise, int kKeys>
-ATTNGRAFT_DEVICE void sumBiasRows(BiasGradientPlan const& plan, int64_t keptRow, int64_t firstKey, int64_t first,
-    int64_t step, float (&sums)[kKeys])
+ATTNGRAFT_DEVICE void sumBiasRows(
+    BiasGradientPlan const& plan, int64_t keptRow, int64_t firstKey, int64_t first, int64_t step, float (&sums)[kKeys])
 {
     RowStepper stepper(plan.summed, first, step);
     for (int64_t index = first; index < plan.summedRows; index += kBiasBatch * step)

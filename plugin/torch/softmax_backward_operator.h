@@ -38,8 +38,8 @@ struct SoftmaxBackwardTensors
 std::tuple<Tensor, Tensor> differentiate(SoftmaxBackwardTensors const& tensors, MaskScalars const& scalars,
     bool withBias, SoftmaxBackwardKernels const& kernels);
 
-//! The operator with the arguments of kSoftmaxBackwardSchema. While a `Device(probabilities)` lives, their device is the
-//! current one; `Device::softmaxBackward()` are the kernels to use.
+//! The operator with the arguments of kSoftmaxBackwardSchema. While a `Device(probabilities)` lives, their device is
+//! the current one; `Device::softmaxBackward()` are the kernels to use.
 template <typename Device>
 std::tuple<Tensor, Tensor> maskedSoftmaxBackward(Tensor const& gradient, Tensor const& probabilities,
     std::optional<Tensor> scores, std::optional<Tensor> bias, std::optional<Tensor> keep,

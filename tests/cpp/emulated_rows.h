@@ -1,5 +1,5 @@
-// The instructions of softmax_backward_instructions.cuh for the kernels' own source on the CPU. A cluster is one emulated
-// block with the threads of all its blocks, and with shared memory for each.
+// The instructions of softmax_backward_instructions.cuh for the kernels' own source on the CPU. A cluster is one
+// emulated block with the threads of all its blocks, and with shared memory for each.
 //
 // What it finds beyond what emulated_block.h finds: reads and writes outside the tensors, and vectors that are not
 // aligned.
@@ -52,8 +52,8 @@ struct RowLaunch
                 return;
             }
         }
-        throw std::out_of_range(std::to_string(bytes) + " bytes outside every tensor that may be "
-            + (isWritten ? "written" : "read"));
+        throw std::out_of_range(
+            std::to_string(bytes) + " bytes outside every tensor that may be " + (isWritten ? "written" : "read"));
     }
 };
 

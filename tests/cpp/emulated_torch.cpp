@@ -1,5 +1,6 @@
 // torch.ops.attngraft_emulated: PyTorch's operators on CPU tensors, attention and the softmax's backward pass over the
-// emulated device, the softmax over a reference. What lies between PyTorch's tensors and the launch is plugin/torch's own.
+// emulated device, the softmax over a reference. What lies between PyTorch's tensors and the launch is plugin/torch's
+// own.
 #include "attention_operator.h"
 #include "reference_softmax.h"
 #include "softmax_backward_operator.h"

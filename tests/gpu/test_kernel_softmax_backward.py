@@ -1,4 +1,4 @@
-"""The backward kernels of MaskedSoftmax against float64: the cases of the emulated device, and what only a device has."""
+"""The backward kernels of MaskedSoftmax against float64: the emulated device's cases, and what only a device has."""
 
 from __future__ import annotations
 

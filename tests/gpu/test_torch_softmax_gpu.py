@@ -374,7 +374,8 @@ def test_opcheck() -> None:
     probabilities = OPERATOR(scores.detach(), bias.detach(), None, lengths, None, *scalars)
     for with_bias in (True, False):
         torch.library.opcheck(
-            BACKWARD, (make(B, H, 10, 20, seed=2), probabilities, None, bias.detach(), None, lengths, None, *scalars, with_bias)
+            BACKWARD,
+            (make(B, H, 10, 20, seed=2), probabilities, None, bias.detach(), None, lengths, None, *scalars, with_bias),
         )
 
 

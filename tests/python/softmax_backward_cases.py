@@ -63,9 +63,7 @@ class BackwardCase:
 
     def rows_without_keys(self) -> np.ndarray:
         """[..., Sq, 1]"""
-        allowed = oracle.masked_softmax(
-            self.scores, replace(self.config, empty_rows=EmptyRows.ZEROS), **self.operands
-        )
+        allowed = oracle.masked_softmax(self.scores, replace(self.config, empty_rows=EmptyRows.ZEROS), **self.operands)
         return (allowed == 0).all(axis=-1, keepdims=True)
 
     def score_gradients(self) -> tuple[np.ndarray, np.ndarray]:
@@ -173,6 +171,7 @@ def _row_lengths() -> Iterator[tuple[str, Callable[[], BackwardCase]]]:
                 f"{dtype} {name} rows of {keys}",
                 partial(make_case, (2, keys), dtype, seed=keys, multiprocessors=multiprocessors, bias_shape=(2, 1)),
             )
+    yield "as long as the largest cluster", partial(make_case, (1, 70_001), "float32", multiprocessors=MANY)
     yield "longer than a cluster", partial(make_case, (1, 270_001), multiprocessors=MANY)
 
 
@@ -204,7 +203,12 @@ def _empty(empty_rows: str, dtype: str, keys: int, multiprocessors: int = 0, cap
     lengths = np.array([max(keys - 1, 1), keys, 1 if keys == 1 else 0], np.int32)
     operands[Role.KV_LENGTHS] = lengths
     return make_case(
-        (3, 2, 6, keys), dtype, config=config, operands=operands, multiprocessors=multiprocessors, bias_shape=(2, 6, keys)
+        (3, 2, 6, keys),
+        dtype,
+        config=config,
+        operands=operands,
+        multiprocessors=multiprocessors,
+        bias_shape=(2, 6, keys),
     )
 
 
@@ -247,8 +251,9 @@ def _biases() -> Iterator[tuple[str, Callable[[], BackwardCase]]]:
     yield "bias over two dimensions", partial(make_case, (9, 40), bias_shape=(40,))
     masked = MaskedSoftmax(scale=0.5, softcap=4.0)
     lengths = {Role.KV_LENGTHS: np.array([0, 9, 40], np.int32)}
-    yield "bias, softcap, lengths", partial(
-        make_case, (3, 2, 6, 40), config=masked, operands=lengths, bias_shape=(2, 6, 40)
+    yield (
+        "bias, softcap, lengths",
+        partial(make_case, (3, 2, 6, 40), config=masked, operands=lengths, bias_shape=(2, 6, 40)),
     )
 
 

@@ -73,12 +73,13 @@ sanitize: $(GPU_READY)  ## The kernel tests under compute-sanitizer: memcheck, r
 	@for tool in memcheck racecheck initcheck; do \
 	  echo "== compute-sanitizer $$tool"; \
 	  ATTNGRAFT_SWEEP=$(SANITIZED_CASES) $(COMPUTE_SANITIZER) --tool $$tool --error-exitcode 1 \
-	    $(GPU_RUN) -m pytest tests/gpu/test_kernel_softmax.py \
+	    $(GPU_RUN) -m pytest tests/gpu/test_kernel_softmax.py tests/gpu/test_kernel_softmax_backward.py \
 	    tests/gpu/test_kernel_attention_gpu.py $(PYTEST_OPTIONS); \
 	done
 
 bench: $(BENCH_READY)  ## The measurements on a GPU: benchmarks/results/*.json and docs/measurements.md
 	@$(GPU_RUN) -m benchmarks.softmax_kernel
+	@$(GPU_RUN) -m benchmarks.softmax_backward_kernel
 	@$(GPU_RUN) -m benchmarks.attention_kernel
 	@$(GPU_RUN) -m benchmarks.models_in_tensorrt
 	@$(GPU_RUN) -m benchmarks.zoo --size real --filter "$$($(GPU_RUN) -m benchmarks.rewriter_native --print-filter)"

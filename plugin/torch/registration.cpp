@@ -2,6 +2,7 @@
 // Every other part of them (CPU, shapes, autograd, vmap, autocast) is in python/attngraft/torch.
 #include "attention_operator.h"
 #include "current_stream.h"
+#include "softmax_backward_operator.h"
 #include "softmax_operator.h"
 
 #include <torch/csrc/stable/accelerator.h>
@@ -50,6 +51,11 @@ public:
         return launchSoftmax;
     }
 
+    static SoftmaxBackwardKernels softmaxBackward()
+    {
+        return {softmaxBackwardWorkspaceBytes, launchSoftmaxBackward};
+    }
+
 private:
     //! On PyTorch's current stream, without waiting. Scratch memory is PyTorch's too, which hands it out again only to
     //! what is enqueued later on that stream.
@@ -61,6 +67,11 @@ private:
     static void launchSoftmax(MaskedSoftmaxParams const& params)
     {
         requireSuccess(launchMaskedSoftmax(params, streamOfDevice()), "launchMaskedSoftmax");
+    }
+
+    static void launchSoftmaxBackward(MaskedSoftmaxBackwardParams const& params)
+    {
+        requireSuccess(launchMaskedSoftmaxBackward(params, streamOfDevice()), "launchMaskedSoftmaxBackward");
     }
 
     static cudaStream_t streamOfDevice()
@@ -80,6 +91,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(attngraft, library)
 {
     library.def(attngraft::torch_library::kAttentionSchema);
     library.def(attngraft::torch_library::kSoftmaxSchema);
+    library.def(attngraft::torch_library::kSoftmaxBackwardSchema);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(attngraft, CUDA, library)
@@ -87,4 +99,5 @@ STABLE_TORCH_LIBRARY_IMPL(attngraft, CUDA, library)
     using attngraft::torch_library::CudaDevice;
     library.impl("fused_attention", TORCH_BOX(&attngraft::torch_library::fusedAttention<CudaDevice>));
     library.impl("masked_softmax", TORCH_BOX(&attngraft::torch_library::maskedSoftmax<CudaDevice>));
+    library.impl("masked_softmax_backward", TORCH_BOX(&attngraft::torch_library::maskedSoftmaxBackward<CudaDevice>));
 }

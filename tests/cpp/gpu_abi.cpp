@@ -1,7 +1,9 @@
-// launchMaskedSoftmax and launchFusedAttention with C linkage, so that Python's ctypes can call the kernels without
-// TensorRT. tests/gpu/kernel_abi.py and tests/python/attention_abi.py mirror the params structs and check their sizes.
+// The kernels' launches with C linkage, so that Python's ctypes can call them without TensorRT.
+// tests/gpu/kernel_abi.py, tests/python/softmax_backward_abi.py and attention_abi.py mirror the params structs and
+// check their sizes.
 #include "fused_attention.h"
 #include "masked_softmax.h"
+#include "masked_softmax_backward.h"
 
 #define ATTNGRAFT_TEST_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -15,6 +17,26 @@ ATTNGRAFT_TEST_EXPORT size_t attngraft_test_params_size()
 ATTNGRAFT_TEST_EXPORT int attngraft_test_masked_softmax(attngraft::MaskedSoftmaxParams const* params, void* stream)
 {
     return attngraft::launchMaskedSoftmax(*params, static_cast<cudaStream_t>(stream));
+}
+
+//! Size of MaskedSoftmaxBackwardParams in bytes.
+ATTNGRAFT_TEST_EXPORT size_t attngraft_test_softmax_backward_params_size()
+{
+    return sizeof(attngraft::MaskedSoftmaxBackwardParams);
+}
+
+//! As softmaxBackwardWorkspaceBytes.
+ATTNGRAFT_TEST_EXPORT size_t attngraft_test_softmax_backward_workspace(
+    attngraft::MaskedSoftmaxBackwardParams const* params)
+{
+    return attngraft::softmaxBackwardWorkspaceBytes(*params);
+}
+
+//! Enqueues on `stream` (a cudaStream_t; nullptr: the default stream) and returns the cudaError_t.
+ATTNGRAFT_TEST_EXPORT int attngraft_test_softmax_backward(
+    attngraft::MaskedSoftmaxBackwardParams const* params, void* stream)
+{
+    return attngraft::launchMaskedSoftmaxBackward(*params, static_cast<cudaStream_t>(stream));
 }
 
 //! Size of FusedAttentionParams in bytes.

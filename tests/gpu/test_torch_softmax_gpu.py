@@ -43,6 +43,7 @@ BUSY_CYCLES = 200_000_000
 """A tenth of a second, in which whatever runs on another stream is done."""
 
 OPERATOR = torch.ops.attngraft.masked_softmax.default
+BACKWARD = torch.ops.attngraft.masked_softmax_backward.default
 
 
 def make(*shape: int, dtype: torch.dtype = torch.float16, seed: int = 0) -> torch.Tensor:
@@ -79,7 +80,8 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def test_the_kernel_is_there() -> None:
     assert kernel_is_missing() is None
-    assert torch._C._dispatch_has_kernel_for_dispatch_key("attngraft::masked_softmax", "CUDA")
+    for name in ("masked_softmax", "masked_softmax_backward"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"attngraft::{name}", "CUDA")
 
 
 @pytest.mark.parametrize("seed", range(CASES))
@@ -243,6 +245,113 @@ def test_what_a_masked_key_holds_changes_no_gradient() -> None:
     assert torch.equal(spoilt_pull, before)
 
 
+BIAS_SHAPES = [(H, SQ, SK), (1, 1, SQ, SK), (B, 1, 1, SK), (SK,), (B, H, SQ, SK), (SQ, 1), (1, H, 1, 1), (B, 1, SQ, SK)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", BIAS_SHAPES)
+def test_gradients_of_a_bias_of_every_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Those of PyTorch in float64 through the formula."""
+    scores, pull = make(B, H, SQ, SK, dtype=dtype), make(B, H, SQ, SK, dtype=dtype, seed=2)
+    for bias_dtype in {dtype, torch.float32}:
+        inputs = [scores.requires_grad_(), make(*shape, dtype=bias_dtype, seed=1).requires_grad_()]
+        ours = torch.autograd.grad(masked_softmax(inputs[0], bias=inputs[1], softcap=9.0, scale=0.5), inputs, pull)
+        wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+        expected = torch.softmax(torch.tanh(wide[0] * (0.5 / 9.0)) * 9.0 + wide[1], -1)
+        theirs = torch.autograd.grad(expected, wide, pull.double())
+        tolerance = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype]
+        for found, gradient, tensor in zip(ours, theirs, inputs, strict=True):
+            summands = scores.numel() / tensor.numel()
+            assert found.dtype == tensor.dtype and found.shape == tensor.shape and found.is_contiguous()
+            bound = tolerance * max(1.0, gradient.abs().max().item()) * math.sqrt(summands)
+            torch.testing.assert_close(found.double(), gradient, rtol=0, atol=bound)
+
+
+def gradients(scores: torch.Tensor, pull: torch.Tensor, **arguments: Any) -> tuple[torch.Tensor, ...]:
+    bias = arguments.get(Role.BIAS)
+    inputs = [tensor.detach().requires_grad_() for tensor in (scores, bias) if tensor is not None]
+    given = arguments if bias is None else arguments | {Role.BIAS: inputs[1]}
+    return torch.autograd.grad(masked_softmax(inputs[0], **given), inputs, pull)
+
+
+def test_the_backward_pass_gives_the_same_bits_twice() -> None:
+    scores, pull, masks = make(B, H, SQ, SK), make(B, H, SQ, SK, seed=3), make_masks()
+    for first, second in zip(gradients(scores, pull, **masks), gradients(scores, pull, **masks), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 4096, 4100), (2_097_153, 1024)])
+def test_gradients_of_more_elements_than_32_bits_count(shape: tuple[int, ...]) -> None:
+    """The first rows, those around 2^31 elements, and the last ones."""
+    scores, pull = (torch.randn(shape, device=DEVICE, dtype=torch.float16) for _ in range(2))
+    probabilities = torch.softmax(scores, -1)
+    del scores
+    found, _ = BACKWARD(pull, probabilities, None, None, None, None, None, 2.0, 0, -1, -1, 0.0, 0, False)
+    found, p, g = (tensor.flatten(0, -2) for tensor in (found, probabilities, pull))
+    middle = 2**31 // shape[-1]
+    for chosen in (slice(0, 3), slice(middle - 2, middle + 3), slice(-3, None)):
+        weights, grad = p[chosen].double(), g[chosen].double()
+        expected = 2.0 * weights * (grad - (weights * grad).sum(-1, keepdim=True))
+        torch.testing.assert_close(found[chosen].double(), expected, rtol=1e-3, atol=1e-6)
+    del found, p, g, pull, probabilities
+    torch.cuda.empty_cache()
+
+
+def test_the_backward_pass_runs_on_the_current_stream() -> None:
+    """Queued behind a write that waits for a tenth of a second: elsewhere it would read what was there before."""
+    probabilities, pull, late = masked_softmax(make(B, H, SQ, SK)), make(B, H, SQ, SK), make(B, H, SQ, SK, seed=7)
+    scalars = (1.0, 0, -1, -1, 0.0, 0)
+    differentiate = lambda pull: BACKWARD(pull, probabilities, *(None,) * 5, *scalars, False)[0]  # noqa: E731
+    expected, before = differentiate(late), differentiate(pull)
+    assert not torch.equal(expected, before)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(BUSY_CYCLES)
+        pull.copy_(late)
+        found = differentiate(pull)
+    torch.cuda.synchronize()
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("keys", [SK, 100_000])
+def test_forward_and_backward_inside_a_cuda_graph_with_new_data(keys: int) -> None:
+    shape = (B, H, SQ, SK) if keys == SK else (3, keys)
+    scores, pull, bias = make(*shape), make(*shape, seed=1), make(keys, seed=2)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        gradients(scores, pull, bias=bias)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = gradients(scores, pull, bias=bias)
+    for factor in (0.5, -1.0):
+        scores.mul_(factor)
+        pull.mul_(-1)
+        graph.replay()
+        for ours, theirs in zip(found, gradients(scores, pull, bias=bias), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_what_the_backward_kernel_does_not_take_is_refused() -> None:
+    probabilities = masked_softmax(make(SQ, SK))
+    rest = (None, None, None, None, 1.0, 0, -1, -1, 0.0, 0, False)
+    for arguments, words in (
+        ((probabilities.double(), probabilities.double(), None), "probabilities: expected float32, float16 or"),
+        ((probabilities.cpu(), probabilities, None), "grad_probabilities: expected the device of probabilities"),
+        ((probabilities.float(), probabilities, None), "grad_probabilities: expected the type of probabilities"),
+    ):
+        with pytest.raises(RuntimeError, match=f"attngraft::masked_softmax_backward: {words}"):
+            BACKWARD(*arguments, *rest)
+
+
+def test_second_derivatives_are_refused() -> None:
+    scores = make(SQ, SK).requires_grad_()
+    (first,) = torch.autograd.grad(masked_softmax(scores).square().sum(), scores, create_graph=True)
+    with pytest.raises(ContractError, match="masked_softmax: no second derivatives"):
+        first.sum().backward()
+
+
 def whole(scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return masked_softmax(scores, bias=bias, causal="top_left", window=(50, -1), softcap=3.0, scale=0.5)
 
@@ -260,7 +369,14 @@ def test_compiles_to_one_graph(backend: str) -> None:
 def test_opcheck() -> None:
     scores, bias = make(B, H, 10, 20).requires_grad_(), make(1, H, 10, 20).requires_grad_()
     lengths = torch.tensor([20, 7], dtype=torch.int32, device=DEVICE)
-    torch.library.opcheck(OPERATOR, (scores, bias, None, lengths, None, 0.125, 2, -1, -1, 0.0, 0))
+    scalars = (0.125, 2, -1, -1, 0.0, 0)
+    torch.library.opcheck(OPERATOR, (scores, bias, None, lengths, None, *scalars))
+    probabilities = OPERATOR(scores.detach(), bias.detach(), None, lengths, None, *scalars)
+    for with_bias in (True, False):
+        torch.library.opcheck(
+            BACKWARD,
+            (make(B, H, 10, 20, seed=2), probabilities, None, bias.detach(), None, lengths, None, *scalars, with_bias),
+        )
 
 
 def test_vmap_is_a_loop() -> None:

@@ -29,15 +29,15 @@ SCHEMAS = {
     "fused_attention": f"(Tensor q, Tensor k, Tensor v, {_OPERANDS}, {_SCALARS}, bool exact, bool with_log_sum_exp) "
     "-> (Tensor context, Tensor log_sum_exp)",
     "masked_softmax": f"(Tensor scores, {_OPERANDS}, {_SCALARS}) -> Tensor",
+    "masked_softmax_backward": "(Tensor grad_probabilities, Tensor probabilities, Tensor? scores, "
+    f"{_OPERANDS}, {_SCALARS}, bool with_bias) -> (Tensor grad_scores, Tensor grad_bias)",
 }
-"""Of the operators that libattngraft_torch.so defines too (plugin/torch/*_operator.h). Without `with_log_sum_exp` the
-second result is [0]."""
+"""Of the operators that libattngraft_torch.so defines too (plugin/torch/*_operator.h). Without `with_log_sum_exp` or
+`with_bias` the last result is [0]."""
 
 _BACKWARD_SCHEMAS = {
     "fused_attention_backward": "(Tensor grad_context, Tensor grad_log_sum_exp, Tensor q, Tensor k, Tensor v, "
     f"{_OPERANDS}, {_SCALARS}, bool with_bias) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_bias)",
-    "masked_softmax_backward": "(Tensor grad_probabilities, Tensor probabilities, Tensor? scores, "
-    f"{_OPERANDS}, {_SCALARS}, bool with_bias) -> (Tensor grad_scores, Tensor grad_bias)",
 }
 """Without `with_bias` the last result is [0]."""
 

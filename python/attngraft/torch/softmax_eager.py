@@ -1,4 +1,4 @@
-"""Masked softmax by PyTorch operations, forward and backward: on the CPU, and the backward pass on every device.
+"""Masked softmax by PyTorch operations, forward and backward: where there is no kernel, and what kernels must equal.
 
 Arithmetic is float32, or float64 for float64 scores. Scores, probabilities and their gradients are [..., Sq, Sk] of one
 type; what is returned is contiguous.

@@ -1,8 +1,7 @@
-"""Everything of torch.ops.attngraft.masked_softmax but its CUDA kernel: CPU, shapes, autograd, autocast, vmap.
+"""Everything of torch.ops.attngraft.masked_softmax but its CUDA kernels: CPU, shapes, autograd, autocast, vmap.
 
-Arguments are those of the schema in library.py, all positional. Gradients come from the operator
-`masked_softmax_backward`, which PyTorch operations do on every device: a kernel registered for a device takes their
-place there.
+Arguments are those of the schemas in library.py, all positional. Gradients come from the operator
+`masked_softmax_backward`: on CUDA from its kernels, elsewhere from PyTorch operations.
 """
 
 from __future__ import annotations

@@ -35,9 +35,7 @@ cudaError_t launchAttention(AttentionPlan const& plan, cudaStream_t stream)
     }
     constexpr int kWarpsOfBlock = kCombineThreads / 32;
     auto const blocks = static_cast<unsigned>((combineWarps(plan) + kWarpsOfBlock - 1) / kWarpsOfBlock);
-    // Not startKernel: it reads what the kernel before wrote, and waits for nothing by itself.
-    combineSplits<typename Math::Element><<<blocks, kCombineThreads, 0, stream>>>(plan);
-    return cudaGetLastError();
+    return startEarly(combineSplits<typename Math::Element>, dim3(blocks), kCombineThreads, 0, stream, plan);
 }
 
 } // namespace attngraft

@@ -119,6 +119,8 @@ template <typename T>
 __global__ void combineSplits(__grid_constant__ AttentionPlan const plan)
 {
     int64_t const warp = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warpOfThread();
+    waitForEarlierKernels();
+    letNextKernelBegin();
     if (warp < combineWarps(plan))
     {
         SplitsOfRow<T>(plan, warp).combine();

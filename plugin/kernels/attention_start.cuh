@@ -41,6 +41,25 @@ bool canBeginEarly()
         && waitsByItself<compiledFor...>(major);
 }
 
+//! Launches a kernel that waits for those before it by itself.
+template <typename... Parameters, typename... Arguments>
+cudaError_t startEarly(
+    void (*kernel)(Parameters...), dim3 grid, int threads, int sharedBytes, cudaStream_t stream, Arguments const&... with)
+{
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = grid;
+    launch.blockDim = dim3(static_cast<unsigned>(threads));
+    launch.dynamicSmemBytes = static_cast<size_t>(sharedBytes);
+    launch.stream = stream;
+    launch.attrs = &early;
+    launch.numAttrs = canBeginEarly<__CUDA_ARCH_LIST__>() ? 1 : 0;
+    cudaLaunchKernelEx(&launch, kernel, with...);
+    return cudaGetLastError();
+}
+
 //! Launches `kernel` over the plan's grid. `more` are its parameters behind the plan.
 template <typename Tile, typename... More>
 cudaError_t startKernel(
@@ -54,18 +73,7 @@ cudaError_t startKernel(
     {
         return status;
     }
-    cudaLaunchAttribute early{};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t launch{};
-    launch.gridDim = attentionGrid<Tile>(plan);
-    launch.blockDim = dim3(Tile::kThreads);
-    launch.dynamicSmemBytes = static_cast<size_t>(bytes);
-    launch.stream = stream;
-    launch.attrs = &early;
-    launch.numAttrs = canBeginEarly<__CUDA_ARCH_LIST__>() ? 1 : 0;
-    cudaLaunchKernelEx(&launch, kernel, plan, more...);
-    return cudaGetLastError();
+    return startEarly(kernel, attentionGrid<Tile>(plan), Tile::kThreads, bytes, stream, plan, more...);
 }
 
 } // namespace attngraft

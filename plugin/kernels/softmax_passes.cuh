@@ -85,8 +85,12 @@ private:
     HeldRow<Work, int64_t> mHeld;
 };
 
+//! Blocks that a multiprocessor has room for: fewer than of rows in registers, since 64-bit positions take more of
+//! them.
+constexpr int kPassBlocks = 2;
+
 template <typename Work>
-__global__ void __launch_bounds__(Work::kBlockThreads, Work::kResidentBlocks)
+__global__ void __launch_bounds__(Work::kBlockThreads, kPassBlocks)
     softmaxInPasses(__grid_constant__ SoftmaxPlan const plan)
 {
     RowInPasses<Work>(plan).run();

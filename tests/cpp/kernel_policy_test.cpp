@@ -97,8 +97,7 @@ TEST(SoftmaxPolicy, LongRowsAreSharedByClustersWhereThereAre)
     EXPECT_EQ(chooseWhole(131072, 2, kWithClusters).blocks, 8);
     EXPECT_EQ(chooseWhole(262144, 2, kWithClusters).blocks, 8);
     EXPECT_EQ(chooseWhole(32768, 2, kWithoutClusters).blocks, 1);
-    EXPECT_EQ(chooseWhole(65536, 2, kWithoutClusters).strategy, Strategy::kVectors);
-    EXPECT_EQ(chooseWhole(65544, 2, kWithoutClusters).strategy, Strategy::kPasses);
+    EXPECT_EQ(chooseWhole(32776, 2, kWithoutClusters).strategy, Strategy::kPasses);
 }
 
 TEST(SoftmaxPolicy, FewRowsAreSharedByAsManyBlocksAsThereAreMultiprocessors)

@@ -142,7 +142,7 @@ def test_one_block_of_a_cluster_may_have_no_key(keys: int, empty_rows: str) -> N
 @pytest.mark.parametrize(
     ("tensors", "device", "dtype", "keys"),
     [
-        (NONE, MANY_ROWS, "float32", 300_001),
+        (NONE, MANY_ROWS, "float32", 150_001),
         (BIAS, MANY_ROWS, "float32", 150_001),
         (NONE, WITHOUT_CLUSTERS, "float16", 70_001),
         (BIAS, WITHOUT_CLUSTERS, "float16", 40_001),

@@ -189,6 +189,10 @@ PICTURES = {
     "softmax-kernel.svg": Picture(
         "softmax-kernel", "attngraft",
         "Share of the streaming bandwidth that softmax kernels reach, over the row length", _draw_bandwidth),
+    "softmax-backward-kernel.svg": Picture(
+        "softmax-backward-kernel", "attngraft",
+        "Share of the streaming bandwidth that the softmax's backward kernels reach, over the row length",
+        _draw_bandwidth),
     "attention-kernel.svg": Picture(
         "attention-kernel", "attngraft",
         "Time of attention kernels as a multiple of the physical limit of each work", _draw_against_limit),

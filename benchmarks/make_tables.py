@@ -32,6 +32,13 @@ SECTIONS = {
         "boolean padding mask over the keys, the same as an additive mask, or none (`plain`). `torch-softmax` neither "
         "scales nor masks. Measured by `python -m benchmarks.softmax_kernel`.",
     ),
+    "softmax-backward-kernel": (
+        "The backward kernel alone",
+        "From probabilities and their gradient that of the scores, `B8 H32 1024x2048` meaning tensors [8, 32, 1024, "
+        "2048]: `plain`, under a `softcap`, which takes the scores too, or with the gradient of a `bias` [32, 1024, "
+        "2048] beside it. `torch-softmax-backward` is PyTorch's own kernel, which neither scales nor caps nor sums. "
+        "Measured by `python -m benchmarks.softmax_backward_kernel`.",
+    ),
     "attention-kernel": (
         "The attention kernel alone",
         "`B8 H12 S384 d64` means queries, keys and values [8, 12, 384, 64], laid out as projections give them ([B, S, "
@@ -84,6 +91,9 @@ SECTIONS = {
     ),
 }
 
+LEFT_OUT_UNTIL_MEASURED = ("softmax-backward-kernel",)
+"""Sections that the document has only once there are results."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -104,6 +114,8 @@ def render() -> str:
     parts = [INTRODUCTION]
     for name, (title, explanation) in SECTIONS.items():
         results = read_results(name)
+        if results is None and name in LEFT_OUT_UNTIL_MEASURED:
+            continue
         body = _pictures(name) + _body(name, results) if results else "Not measured yet."
         parts.append(f"## {title}\n\n{explanation}\n\n{body}\n")
     return "\n".join(parts)

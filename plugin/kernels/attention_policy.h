@@ -165,15 +165,12 @@ constexpr AttentionTile kAttentionTiles[] = {
     {192, 16, 64, 128, 128, 3, false, 1, AttentionEngine::kSpecialised},        // 25
     {128, 16, 64, 256, 256, 2, false, 1, AttentionEngine::kSpecialised, true},  // 26
     {128, 16, 32, 320, 320, 3, false, 1, AttentionEngine::kSpecialised, true},  // 27
-    {128, 16, 64, 64, 64, 3, false, 2, AttentionEngine::kWarpgroups},           // 28: keys are read for twice the rows
-    {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kWarpgroups},          // 29
-    {64, 16, 64, 64, 64, 2, true, 2, AttentionEngine::kSpecialised, false, 2},     // 30: TF32 on 9.0 from here on
-    {128, 16, 64, 64, 64, 3, true, 1, AttentionEngine::kSpecialised, true, 4},     // 31
-    {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kSpecialised, true, 4},   // 32
-    {192, 16, 64, 64, 64, 3, true, 1, AttentionEngine::kSpecialised, false, 4},    // 33
-    {256, 16, 64, 64, 64, 3, false, 1, AttentionEngine::kSpecialised, false, 2},   // 34
-    {128, 16, 64, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, true, 4},  // 35
-    {192, 16, 64, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, false, 4}, // 36
+    {64, 16, 64, 64, 64, 2, true, 2, AttentionEngine::kSpecialised, false, 2},     // 28: TF32 on 9.0 from here on
+    {128, 16, 64, 64, 64, 3, true, 1, AttentionEngine::kSpecialised, true, 4},     // 29
+    {192, 16, 64, 64, 64, 3, true, 1, AttentionEngine::kSpecialised, false, 4},    // 30
+    {256, 16, 64, 64, 64, 3, false, 1, AttentionEngine::kSpecialised, false, 2},   // 31
+    {128, 16, 64, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, true, 4},  // 32
+    {192, 16, 64, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, false, 4}, // 33
 };
 constexpr int kAttentionTileCount = static_cast<int>(sizeof(kAttentionTiles) / sizeof(AttentionTile));
 
@@ -328,15 +325,17 @@ constexpr int rankOfSpecialised(AttentionTile const& tile, AttentionWork const& 
 }
 
 //! The part of `rank` for TF32: as many rows as leave no multiprocessor without a block, since every block rounds the
-//! keys and transposes the values anew; under causal masks few.
+//! keys and transposes the values anew; the most for long sequences alone, and under causal masks fewer. As measured on
+//! an H200 (results/attention-kernel.json), but for causal masks.
 constexpr int rankOfFloat(AttentionTile const& tile, AttentionWork const& work)
 {
-    constexpr int kMostRows[] = {256, 192};
-    int const isLarge = tile.head > 64 ? 1 : 0;
     auto const fills = [&](int rows) { return work.blocksOfOneRow * (work.rows / rows) >= kManyBlocks; };
-    bool const isLong = !work.isCausal && work.keys >= kManyKeys && fills(kMostRows[isLarge]);
-    int const wanted = isLong ? kMostRows[isLarge] : isLarge != 0 || fills(128) ? 128 : 64;
-    return tile.rows == wanted ? (tile.keys == 64 ? 2 : 1) : 0;
+    int wanted = tile.head > 64 || fills(128) ? 128 : 64;
+    if (!work.isCausal && fills(192))
+    {
+        wanted = tile.head <= 64 && work.keys >= kManyKeys && fills(256) ? 256 : 192;
+    }
+    return tile.rows == wanted ? 1 : 0;
 }
 
 //! The part of `rank` for tiles of warp groups, 0 to 4: as measured on an H200 (results/attention-kernel.json).
@@ -374,7 +373,7 @@ constexpr int rank(int index, AttentionWork const& work)
     }
     // As measured on an H200: blocks of many rows but for causal masks and large heads, tiles of many keys for long
     // causal ones.
-    int const wantedRows = work.isCausal || tile.head > 64 ? 64 : 128;
+    int const wantedRows = tile.head <= 64 ? (work.isCausal ? 64 : 128) : tile.head <= 128 ? 128 : 64;
     int const wantedKeys = work.isCausal && work.keys >= kManyKeys ? 128 : 64;
     return 2 + (tile.rows == wantedRows ? 2 : 0) + (tile.keys == wantedKeys ? 1 : 0);
 }
@@ -432,17 +431,18 @@ constexpr bool choosesTf32(int tile, int rows, int size, bool isCausal, int64_t 
     return !kOffersWarpgroupFloat || chooseAttentionTile(work) == tile;
 }
 
-static_assert(choosesTf32(34, 4096, 64, false, 8), "TF32");
-static_assert(choosesTf32(31, 4096, 64, true, 8), "TF32, causal");
-static_assert(choosesTf32(30, 197, 64, false, 16), "TF32, short");
-static_assert(choosesTf32(36, 4096, 128, false, 8), "TF32, heads of 128");
+static_assert(choosesTf32(31, 4096, 64, false, 8), "TF32");
+static_assert(choosesTf32(29, 4096, 64, true, 8), "TF32, causal");
+static_assert(choosesTf32(28, 197, 64, false, 16), "TF32, few blocks");
+static_assert(choosesTf32(33, 4096, 128, false, 8), "TF32, heads of 128");
+static_assert(choosesTf32(30, 384, 64, false, 96), "TF32, short");
 static_assert(choosesTf32(15, 4096, 256, false, 8), "TF32, larger heads");
 static_assert(chooseAttentionTile(exactly(onWarpgroups(exampleWork(4096, 4096, 64, false, 4), 8))) == 13, "fp32");
 
 static_assert(chooseAttentionTile(exampleWork(384, 384, 64)) == 3, "BERT-base");
 static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, true)) == 2, "long and causal");
 static_assert(chooseAttentionTile(exampleWork(384, 384, 64, true)) == 1, "causal");
-static_assert(chooseAttentionTile(exampleWork(4096, 4096, 128)) == 6, "heads of 128");
+static_assert(chooseAttentionTile(exampleWork(4096, 4096, 128)) == 7, "heads of 128");
 static_assert(chooseAttentionTile(exampleWork(1, 65536, 128)) == 8, "one query");
 static_assert(chooseAttentionTile(exampleWork(512, 512, 320)) == 11, "heads of 320");
 static_assert(chooseAttentionTile(exampleWork(512, 512, 512)) == 12, "the largest heads");

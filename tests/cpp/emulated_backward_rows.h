@@ -1,15 +1,17 @@
 // The instructions of softmax_backward_instructions.cuh for the kernels' own source on the CPU. A cluster is one
 // emulated block with the threads of all its blocks, and with shared memory for each.
 //
-// What it finds beyond what emulated_block.h finds: reads and writes outside the tensors, and vectors that are not
-// aligned.
+// What it finds beyond what emulated_block.h finds: reads and writes outside the tensors, vectors that are not aligned,
+// and blocks of a cluster whose shared memory others read when they may have ended.
 #pragma once
 
 #include "emulated_block.h"
 
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace attngraft
@@ -31,6 +33,21 @@ struct RowLaunch
     std::vector<Range> ranges;
     int blockThreads{0};
     int scratchFloats{0}; //!< of a block of the cluster
+    int64_t cluster{-1};  //!< the one that runs
+    std::set<int> ending; //!< its blocks of which a thread has ended
+
+    //! What every thread runs.
+    template <typename Kernel>
+    void runThread(Kernel const& kernel)
+    {
+        if (cluster != block().blockIndex.x)
+        {
+            cluster = block().blockIndex.x;
+            ending.clear();
+        }
+        kernel();
+        ending.insert(block().threadNumber() / blockThreads);
+    }
 
     void allow(void const* data, size_t bytes, bool isWritten)
     {
@@ -123,6 +140,10 @@ void storeScratch(int place, float value)
 template <int floats>
 float loadScratchOf(int block, int place)
 {
+    if (emulation::rowLaunch().ending.count(block) != 0 && block != blockOfCluster())
+    {
+        throw std::logic_error("the shared memory of a block that may have ended is read");
+    }
     float value;
     std::memcpy(&value, emulation::block().shared.at(emulation::scratchAddress<floats>(block, place), 4), 4);
     return value;

@@ -33,8 +33,9 @@ cudaError_t runBlocks(int64_t blocks, int threads, int cluster, int scratchFloat
 {
     rowLaunch().blockThreads = threads;
     rowLaunch().scratchFloats = scratchFloats;
+    rowLaunch().cluster = -1;
     return attngraft::emulation::runGrid(dim3(static_cast<unsigned>(blocks)), threads * cluster,
-        cluster * scratchFloats * static_cast<int>(sizeof(float)), kernel);
+        cluster * scratchFloats * static_cast<int>(sizeof(float)), [&] { rowLaunch().runThread(kernel); });
 }
 
 struct EmulatedLaunch

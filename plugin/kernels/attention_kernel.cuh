@@ -36,11 +36,11 @@ struct AttentionBlock : BlockWork<typename Math::Element, Tile, kMask, kVectorwi
     ATTNGRAFT_DEVICE void run()
     {
         waitForEarlierKernels();
-        letNextKernelBegin();
         uint32_t chosen = 0;
         while (true) // twice at most, in one loop so that the code is there once
         {
             attend();
+            letNextKernelBegin();
             AttentionOutput<T, Tile, kVectorwise, typename Warp::Rows> const output{
                 plan, place, warp, firstRow, queryTile, this->unit(), computedHere(laneOfThread())};
             if (plan.splits > 1)

@@ -310,18 +310,18 @@ constexpr int64_t kManyRows = 512;
 //! Blocks from which on a device is full enough for tiles of many rows.
 constexpr int64_t kManyBlocks = 120;
 
-//! The part of `rank` for large blocks in which one warp group loads: for long sequences that fill the device.
+//! The part of `rank` for large blocks in which one warp group loads: for heads of 64 where long sequences fill the
+//! device, a tile for causal masks and one for others; larger heads have no other kind.
 constexpr int rankOfSpecialised(AttentionTile const& tile, AttentionWork const& work)
 {
     bool const fills = work.blocksOfOneRow * (work.rows / tile.rows) >= kManyBlocks;
-    bool const isLong = fills && work.rows >= kManyRows && work.keys >= kManyKeys;
-    // Heads of 64 have a tile for causal masks and one for others.
-    bool const isForCausal = tile.keys == 128;
-    if (isLong && (tile.head != 64 || isForCausal == work.isCausal))
+    if (tile.head > 64)
     {
-        return tile.rows > 128 ? 4 : 3;
+        return tile.rows <= 128 ? 1 : fills ? 2 : 0;
     }
-    return tile.head > 64 && tile.rows <= 128 ? 1 : 0; // larger heads have no other kind
+    bool const isLong = fills && work.rows >= kManyRows && work.keys >= kManyKeys;
+    bool const isForCausal = tile.keys == 128;
+    return isLong && isForCausal == work.isCausal ? 3 : 0;
 }
 
 //! The part of `rank` for TF32: as many rows as leave no multiprocessor without a block, since every block rounds the
@@ -371,10 +371,11 @@ constexpr int rank(int index, AttentionWork const& work)
         constexpr int kBeyondOthers = 6;
         return kBeyondOthers + rankOfWarpgroups(tile, work);
     }
-    // As measured on an H200: blocks of many rows but for causal masks and large heads, tiles of many keys for long
-    // causal ones.
-    int const wantedRows = tile.head <= 64 ? (work.isCausal ? 64 : 128) : tile.head <= 128 ? 128 : 64;
-    int const wantedKeys = work.isCausal && work.keys >= kManyKeys ? 128 : 64;
+    // As measured on an H200: for heads of 64 blocks of many rows where the sequence is long and not causal, and tiles
+    // of many keys where it is either; for heads of 128 blocks of many rows.
+    bool const isLong = work.keys >= kManyKeys;
+    int const wantedRows = tile.head <= 64 ? (isLong && !work.isCausal ? 128 : 64) : tile.head <= 128 ? 128 : 64;
+    int const wantedKeys = tile.head <= 64 && isLong == work.isCausal ? 128 : 64;
     return 2 + (tile.rows == wantedRows ? 2 : 0) + (tile.keys == wantedKeys ? 1 : 0);
 }
 
@@ -420,7 +421,8 @@ static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1000, 1000, 64, true)
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64), 8)) == 23, "long");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64, true), 8)) == 22, "long and causal");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 128), 64)) == 25, "long, heads of 128");
-static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 128), 12)) == 24, "short, heads of 128");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 128), 96)) == 25, "short, heads of 128");
+static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 128), 12)) == 24, "few, heads of 128");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(512, 512, 320), 32)) == 27, "heads of 320");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1, 65536, 128), 32)) == 8, "one query");
 
@@ -439,7 +441,8 @@ static_assert(choosesTf32(30, 384, 64, false, 96), "TF32, short");
 static_assert(choosesTf32(15, 4096, 256, false, 8), "TF32, larger heads");
 static_assert(chooseAttentionTile(exactly(onWarpgroups(exampleWork(4096, 4096, 64, false, 4), 8))) == 13, "fp32");
 
-static_assert(chooseAttentionTile(exampleWork(384, 384, 64)) == 3, "BERT-base");
+static_assert(chooseAttentionTile(exampleWork(384, 384, 64)) == 2, "BERT-base");
+static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64)) == 3, "long");
 static_assert(chooseAttentionTile(exampleWork(4096, 4096, 64, true)) == 2, "long and causal");
 static_assert(chooseAttentionTile(exampleWork(384, 384, 64, true)) == 1, "causal");
 static_assert(chooseAttentionTile(exampleWork(4096, 4096, 128)) == 7, "heads of 128");

@@ -68,8 +68,8 @@ ATTNGRAFT_DEVICE void waitForEarlierKernels()
 #endif
 }
 
-//! Lets a kernel begin that waits for this one by itself, once all blocks have said so: none is in want of a place
-//! then.
+//! Lets a kernel begin that waits for this one by itself, once all blocks have said so or ended. Not before a block is
+//! nearly done: blocks that begin early gather where others were short, and are uneven from then on.
 ATTNGRAFT_DEVICE void letNextKernelBegin()
 {
 #if __CUDA_ARCH__ >= 900

@@ -28,12 +28,10 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
     //! With a third stage the products of a tile of values run while the exponentials of the next tile are computed.
     static constexpr bool kOverlaps = Tile::kStages > 2;
     static constexpr int kTilesAhead = Tile::kStages - (kOverlaps ? 2 : 1);
-    static constexpr int kTilesAtFirst = Tile::kStages; //!< no product reads a stage yet
 
     RingPlace<Tile::kStages> next; //!< of the tile that is computed next
     int loading{0};                //!< first key of the tile that is loaded next
     int loadStage{0};
-    int ahead{0}; //!< tiles that are loaded and not computed
     Rows rows;
     Mask mask;
 
@@ -54,12 +52,12 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
             publishCountingBarriers();
         }
         waitForEarlierKernels();
-        letNextKernelBegin();
         uint32_t chosen = 0;
         while (true) // twice at most
         {
             bringQueries();
             attend();
+            letNextKernelBegin();
             AttentionOutput<T, Tile, true, typename Rows::Rows> const output{
                 plan, place, rows, firstRow(), queryTile, this->unit(), computedHere(laneOfThread())};
             chosen = output.store(pass, chosen);
@@ -114,7 +112,7 @@ private:
         }
         loading = this->firstTile();
         loadStage = next.stage;
-        for (int i = 0; i < kTilesAtFirst; ++i)
+        for (int i = 0; i < kTilesAhead; ++i)
         {
             loadNext();
         }
@@ -221,11 +219,7 @@ private:
             publishToAsyncProxy();
         }
         synchronizeBlock();
-        --ahead;
-        if (ahead < kTilesAhead)
-        {
-            loadNext();
-        }
+        loadNext();
     }
 
     //! Values of keys that are not read become zeros: whatever lies there, NaN too, has no part in the products. Scores
@@ -271,7 +265,6 @@ private:
                 arrive(full(loadStage)); // who waits for this tile waits for the copies too
             }
         }
-        ++ahead;
         loading = this->nextTile(loading + Tile::kKeys);
         loadStage = loadStage + 1 == Tile::kStages ? 0 : loadStage + 1;
     }

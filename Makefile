@@ -45,7 +45,7 @@ BENCH_READY := $(GPU_READY) $(STAMPS)/benchmarks
 export ATTNGRAFT_TEST_ABI ?= $(abspath $(BUILD))/lib/libattngraft_test_abi.so
 endif
 
-.PHONY: help venv demo test cpp-test python-test gpu-test gpu-test-pycuda sanitize bench bench-zoo wheel clean
+.PHONY: help venv demo test cpp-test python-test gpu-test gpu-test-pycuda sanitize bench profile bench-zoo wheel clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -87,6 +87,10 @@ bench: $(BENCH_READY)  ## The measurements on a GPU: benchmarks/results/*.json a
 	@$(GPU_RUN) -m benchmarks.attention_in_tensorrt
 	@$(GPU_RUN) -m benchmarks.make_tables
 	@$(GPU_RUN) -m benchmarks.make_plots
+
+profile: $(BENCH_READY)  ## What the attention kernels wait for, by Nsight Compute: benchmarks/results/attention-profile.json
+	@$(GPU_RUN) -m benchmarks.attention_profile
+	@$(GPU_RUN) -m benchmarks.make_tables
 
 bench-zoo: $(STAMPS)/benchmarks  ## The rewriter over the whole zoo of exports, no GPU: hours, resumable
 	@$(VENV)/bin/python -m benchmarks.zoo

@@ -47,6 +47,14 @@ SECTIONS = {
         "`torch-sdpa-math` too. `ours` is the kernel that the table chooses, `best` the fastest of all that serve the "
         "work. Measured by `python -m benchmarks.attention_kernel`.",
     ),
+    "attention-profile": (
+        "What the attention kernels are busy with",
+        "One launch under Nsight Compute, which runs nothing beside it and empties the caches before. `tensor`, "
+        "`issue`, `xu` (exponentials), `alu` (maxima, comparisons, conversions) and `fma` are shares of the cycles in which a "
+        "multiprocessor had work; the waits are shares of samples of warps: `selected` issued, `not_selected` could "
+        "have, `wait` is the latency of an instruction before, `barrier` a meeting of warps, `long_scoreboard` memory "
+        "or a counting barrier. Measured by `python -m benchmarks.attention_profile`.",
+    ),
     "attention-in-tensorrt": (
         "Attention in whole models in TensorRT",
         "`plain` is the model as it was given, `native` and `ours` have lowerings `native` and `attention`. `fused` "
@@ -91,7 +99,7 @@ SECTIONS = {
     ),
 }
 
-LEFT_OUT_UNTIL_MEASURED = ("softmax-backward-kernel",)
+LEFT_OUT_UNTIL_MEASURED = ("softmax-backward-kernel", "attention-profile")
 """Sections that the document has only once there are results."""
 
 
@@ -129,7 +137,12 @@ def _pictures(name: str) -> str:
 def _body(name: str, results: dict[str, Any]) -> str:
     if "sections" in results:
         return _counts(results)
-    tables = {"rewriter-native": _native, "attention-kernel": _kernels, "attention-in-tensorrt": _forms}
+    tables = {
+        "rewriter-native": _native,
+        "attention-kernel": _kernels,
+        "attention-in-tensorrt": _forms,
+        "attention-profile": _shares,
+    }
     return tables.get(name, _section)(results)
 
 
@@ -166,6 +179,17 @@ def _kernels(results: dict[str, Any]) -> str:
         share = f"{row['bound_us'] / row['ours_us']:.0%}" if row["ours_us"] else "wrong"
         cells = [row["work"], row["dtype"], _microseconds(row["ours_us"]), shown, _microseconds(row["bound_us"]), share]
         lines.append(_line([*cells, *(_microseconds(row["peers_us"].get(peer)) for peer in peers)]))
+    return _header(results) + "\n\n" + "\n".join(lines)
+
+
+def _shares(results: dict[str, Any]) -> str:
+    busy = list(dict.fromkeys(key for row in results["rows"] for key in row["notes"]["shares"] if ":" not in key))
+    lines = _head(["work", "type", "waits of warps"], ["us", *busy])
+    for row in results["rows"]:
+        found = row["notes"]["shares"]
+        waits = [f"{key.removeprefix('waits: ')} {share:.0%}" for key, share in found.items() if ":" in key]
+        cells = [row["work"], row["dtype"], ", ".join(waits), _microseconds(row["ours_us"])]
+        lines.append(_line([*cells, *(f"{found[key]:.0%}" if key in found else "" for key in busy)]))
     return _header(results) + "\n\n" + "\n".join(lines)
 
 

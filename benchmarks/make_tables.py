@@ -50,10 +50,10 @@ SECTIONS = {
     "attention-profile": (
         "What the attention kernels are busy with",
         "One launch under Nsight Compute, which runs nothing beside it and empties the caches before. `tensor`, "
-        "`issue`, `xu` (exponentials), `alu` (maxima, comparisons, conversions) and `fma` are shares of the cycles in which a "
-        "multiprocessor had work; the waits are shares of samples of warps: `selected` issued, `not_selected` could "
-        "have, `wait` is the latency of an instruction before, `barrier` a meeting of warps, `long_scoreboard` memory "
-        "or a counting barrier. Measured by `python -m benchmarks.attention_profile`.",
+        "`issue`, `xu` (exponentials), `alu` (maxima, comparisons, conversions) and `fma` are shares of the cycles in "
+        "which a multiprocessor had work; the waits are shares of samples of warps: `selected` issued, `not_selected` "
+        "could have, `wait` is the latency of an instruction before, `barrier` a meeting of warps, `long_scoreboard` "
+        "memory or a counting barrier. Measured by `python -m benchmarks.attention_profile`.",
     ),
     "attention-in-tensorrt": (
         "Attention in whole models in TensorRT",

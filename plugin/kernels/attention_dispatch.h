@@ -27,6 +27,21 @@ int sharedBytes(AttentionPlan const& plan)
     return Tile::kSharedBytes + (plan.mask == AttentionMask::kKeyBits ? keys / 8 : 0);
 }
 
+//! The kernel for `mask`. Kernels of warp groups, which have no register to spare, are there with a softcap and
+//! without; the others look whether there is one.
+template <typename Tile, AttentionMask mask, typename Launch>
+cudaError_t runCapped(AttentionPlan const& plan, Launch const& launch)
+{
+    if constexpr (Tile::kUsesWarpgroups)
+    {
+        if (!plan.scoreMap.isCapped())
+        {
+            return launch.template run<Tile, mask, false, true>(plan);
+        }
+    }
+    return launch.template run<Tile, mask, true, true>(plan);
+}
+
 //! Calls launch.run with what the plan says beside the tile. Without vectors only some tiles are compiled.
 template <typename Tile, bool isForUnaligned, typename Launch>
 cudaError_t runTile(AttentionPlan const& plan, Launch const& launch)
@@ -39,22 +54,17 @@ cudaError_t runTile(AttentionPlan const& plan, Launch const& launch)
         }
         return cudaErrorInvalidValue;
     }
-    bool const isCapped = plan.scoreMap.isCapped();
     switch (plan.mask)
     {
-    case AttentionMask::kInterval:
-        return isCapped ? launch.template run<Tile, AttentionMask::kInterval, true, true>(plan)
-                        : launch.template run<Tile, AttentionMask::kInterval, false, true>(plan);
-    case AttentionMask::kKeyBits:
-        return isCapped ? launch.template run<Tile, AttentionMask::kKeyBits, true, true>(plan)
-                        : launch.template run<Tile, AttentionMask::kKeyBits, false, true>(plan);
+    case AttentionMask::kInterval: return runCapped<Tile, AttentionMask::kInterval>(plan, launch);
+    case AttentionMask::kKeyBits: return runCapped<Tile, AttentionMask::kKeyBits>(plan, launch);
     case AttentionMask::kAny: return launch.template run<Tile, AttentionMask::kAny, false, true>(plan);
     }
     return cudaErrorInvalidValue;
 }
 
-//! Calls launch.run<Tile, mask, isCapped, isVectorwise>(plan) for the plan's variant, one of those with warp groups or
-//! one of the others. Where all masks are served a softcap needs no kernel of its own. Without vectors of 16 bytes only
+//! Calls launch.run<Tile, mask, mayCap, isVectorwise>(plan) for the plan's variant, one of those with warp groups or
+//! one of the others. Where all masks are served a softcap is too. Without vectors of 16 bytes only
 //! the first tile of each head size is compiled; makeAttentionPlan chooses accordingly.
 template <int elementBytes, bool warpgroups, typename Launch, int index = 0>
 cudaError_t dispatchAttention(AttentionPlan const& plan, Launch const& launch)

@@ -8,7 +8,7 @@
 namespace attngraft
 {
 
-template <typename Math, typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
+template <typename Math, typename Tile, AttentionMask kMask, bool kMayCap, bool kVectorwise>
 struct AttentionBlock : BlockWork<typename Math::Element, Tile, kMask, kVectorwise>
 {
     using T = typename Math::Element;
@@ -26,7 +26,7 @@ struct AttentionBlock : BlockWork<typename Math::Element, Tile, kMask, kVectorwi
 
     int const firstRow; //!< of the warp, in the block
     Warp warp;
-    WarpMask<T, Tile, kMask, kCapped> mask;
+    WarpMask<T, Tile, kMask, kMayCap> mask;
 
     ATTNGRAFT_DEVICE explicit AttentionBlock(AttentionPlan const& plan_)
         : Work(plan_)
@@ -136,11 +136,11 @@ private:
     }
 };
 
-template <typename Math, typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
+template <typename Math, typename Tile, AttentionMask kMask, bool kMayCap, bool kVectorwise>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
     attentionKernel(__grid_constant__ AttentionPlan const plan)
 {
-    AttentionBlock<Math, Tile, kMask, kCapped, kVectorwise> block(plan);
+    AttentionBlock<Math, Tile, kMask, kMayCap, kVectorwise> block(plan);
     block.run();
 }
 

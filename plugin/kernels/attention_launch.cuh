@@ -15,10 +15,10 @@ struct AttentionLaunch
 {
     cudaStream_t stream;
 
-    template <typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
+    template <typename Tile, AttentionMask kMask, bool kMayCap, bool kVectorwise>
     cudaError_t run(AttentionPlan const& plan) const
     {
-        return startKernel<Tile>(attentionKernel<Math, Tile, kMask, kCapped, kVectorwise>, plan, stream);
+        return startKernel<Tile>(attentionKernel<Math, Tile, kMask, kMayCap, kVectorwise>, plan, stream);
     }
 };
 

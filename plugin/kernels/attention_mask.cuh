@@ -104,7 +104,7 @@ struct KeyBits
 };
 
 //! What masks the rows of one warp. A thread has, of each 16-row slice, the rows lane / 4 and 8 below it.
-template <typename T, typename Tile, AttentionMask kMask, bool kCapped>
+template <typename T, typename Tile, AttentionMask kMask, bool kMayCap>
 struct WarpMask
 {
     using Place = BlockPlace<Tile::kPacks>;
@@ -147,7 +147,7 @@ struct WarpMask
         {
             addTensors(plan, firstKey, pass, scores);
         }
-        else if constexpr (kCapped)
+        else if (kMayCap && plan.scoreMap.isCapped())
         {
             capScores(plan.scoreMap, scores);
         }

@@ -9,10 +9,10 @@
 namespace attngraft
 {
 
-template <typename Math, typename Tile, AttentionMask kMask, bool kCapped>
-struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
+template <typename Math, typename Tile, AttentionMask kMask, bool kMayCap>
+struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kMayCap>
 {
-    using Base = WarpgroupWork<Math, Tile, kMask, kCapped>;
+    using Base = WarpgroupWork<Math, Tile, kMask, kMayCap>;
     using T = typename Base::T;
     using Rows = typename Base::Rows;
     using Mask = typename Base::Mask;
@@ -270,11 +270,11 @@ private:
     }
 };
 
-template <typename Math, typename Tile, AttentionMask kMask, bool kCapped>
+template <typename Math, typename Tile, AttentionMask kMask, bool kMayCap>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
     warpgroupAttentionKernel(__grid_constant__ AttentionPlan const plan, __grid_constant__ BulkCopies const copies)
 {
-    WarpgroupBlock<Math, Tile, kMask, kCapped> block(plan, copies);
+    WarpgroupBlock<Math, Tile, kMask, kMayCap> block(plan, copies);
     block.run();
 }
 

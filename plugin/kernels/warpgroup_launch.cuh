@@ -14,17 +14,17 @@ struct WarpgroupLaunch
 {
     cudaStream_t stream;
 
-    template <typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
+    template <typename Tile, AttentionMask kMask, bool kMayCap, bool kVectorwise>
     cudaError_t run(AttentionPlan const& plan) const
     {
         auto const kernel = [] {
             if constexpr (Tile::kTile.engine == AttentionEngine::kSpecialised)
             {
-                return specialisedAttentionKernel<Math, Tile, kMask, kCapped>;
+                return specialisedAttentionKernel<Math, Tile, kMask, kMayCap>;
             }
             else
             {
-                return warpgroupAttentionKernel<Math, Tile, kMask, kCapped>;
+                return warpgroupAttentionKernel<Math, Tile, kMask, kMayCap>;
             }
         }();
         if constexpr (sizeof(typename Math::Element) == 4) // the kernel's threads bring the tiles

@@ -12,10 +12,10 @@
 namespace attngraft
 {
 
-template <typename Math, typename Tile, AttentionMask kMask, bool kCapped>
-struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kCapped>
+template <typename Math, typename Tile, AttentionMask kMask, bool kMayCap>
+struct SpecialisedBlock : WarpgroupWork<Math, Tile, kMask, kMayCap>
 {
-    using Base = WarpgroupWork<Math, Tile, kMask, kCapped>;
+    using Base = WarpgroupWork<Math, Tile, kMask, kMayCap>;
     using T = typename Base::T;
     using Rows = typename Base::Rows;
     using Mask = typename Base::Mask;
@@ -451,11 +451,11 @@ private:
     }
 };
 
-template <typename Math, typename Tile, AttentionMask kMask, bool kCapped>
+template <typename Math, typename Tile, AttentionMask kMask, bool kMayCap>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
     specialisedAttentionKernel(__grid_constant__ AttentionPlan const plan, __grid_constant__ BulkCopies const copies)
 {
-    SpecialisedBlock<Math, Tile, kMask, kCapped> block(plan, copies);
+    SpecialisedBlock<Math, Tile, kMask, kMayCap> block(plan, copies);
     block.run();
 }
 

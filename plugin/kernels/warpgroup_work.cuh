@@ -22,13 +22,13 @@ struct RingPlace
     }
 };
 
-template <typename Math, typename Tile, AttentionMask kMask, bool kCapped>
+template <typename Math, typename Tile, AttentionMask kMask, bool kMayCap>
 struct WarpgroupWork : BlockWork<typename Math::Element, Tile, kMask, true>
 {
     using T = typename Math::Element;
     using Work = BlockWork<T, Tile, kMask, true>;
     using Rows = WarpgroupRows<Math, Tile>;
-    using Mask = WarpMask<T, Tile, kMask, kCapped>;
+    using Mask = WarpMask<T, Tile, kMask, kMayCap>;
     using Work::pass;
     using Work::place;
     using Work::plan;

@@ -32,11 +32,11 @@ void chooseDevice(Device const* device)
 template <typename Math>
 struct EmulatedLaunch
 {
-    template <typename Tile, attngraft::AttentionMask kMask, bool kCapped, bool kVectorwise>
+    template <typename Tile, attngraft::AttentionMask kMask, bool kMayCap, bool kVectorwise>
     cudaError_t run(attngraft::AttentionPlan const& plan) const
     {
         return runGrid(attngraft::attentionGrid<Tile>(plan), Tile::kThreads, attngraft::sharedBytes<Tile>(plan),
-            [&] { attngraft::attentionKernel<Math, Tile, kMask, kCapped, kVectorwise>(plan); });
+            [&] { attngraft::attentionKernel<Math, Tile, kMask, kMayCap, kVectorwise>(plan); });
     }
 };
 

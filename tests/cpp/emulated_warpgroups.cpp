@@ -50,7 +50,7 @@ void describeKeys(
 template <typename Math>
 struct EmulatedLaunch
 {
-    template <typename Tile, AttentionMask kMask, bool kCapped, bool kVectorwise>
+    template <typename Tile, AttentionMask kMask, bool kMayCap, bool kVectorwise>
     cudaError_t run(AttentionPlan const& plan) const
     {
         bool const isFloat = sizeof(typename Math::Element) == 4; // the kernel's threads bring the tiles
@@ -58,11 +58,11 @@ struct EmulatedLaunch
         return runGrid(attentionGrid<Tile>(plan), Tile::kThreads, sharedBytes<Tile>(plan), [&] {
             if constexpr (Tile::kTile.engine == AttentionEngine::kSpecialised)
             {
-                specialisedAttentionKernel<Math, Tile, kMask, kCapped>(plan, copies);
+                specialisedAttentionKernel<Math, Tile, kMask, kMayCap>(plan, copies);
             }
             else
             {
-                warpgroupAttentionKernel<Math, Tile, kMask, kCapped>(plan, copies);
+                warpgroupAttentionKernel<Math, Tile, kMask, kMayCap>(plan, copies);
             }
         });
     }

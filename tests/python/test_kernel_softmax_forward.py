@@ -74,7 +74,7 @@ def test_every_rung_full_and_odd(dtype: str, tensors: int) -> None:
     """Whole vectors, one element less, and one element more than a vector less, which begins anywhere in one."""
     per_vector = VECTOR_BYTES // DTYPES[dtype].itemsize
     found = [rung for rung in rungs(tensors) if rung != NO_RUNG]
-    assert len(found) > 5
+    assert len(found) >= 5
     for threads, units in found:
         if dtype == "bfloat16" and threads > 256:
             continue  # as for float16, which takes its time

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--row-length", type=int, action="append", help="measure only these, in fp16 (repeatable)")
     parser.add_argument("--ours-alone", action="store_true", help="without peers, for trying out tables")
+    parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS",
+                        help="start no further work after so long")  # fmt: skip
     options = parser.parse_args()
+    deadline = time.monotonic() + options.time_limit
     works = [("float16", keys, "plain") for keys in options.row_length or ROW_LENGTHS]
     if not options.row_length:
         works += [("float16", keys, form) for form in ("softcap", "bias") for keys in OTHER_FORMS_ROW_LENGTHS]
@@ -75,6 +79,9 @@ def main() -> int:
     print(f"streaming bandwidth {bandwidth / 1e3:.0f} GB/s", flush=True)
     rows = []
     for dtype, keys, form in works:
+        if time.monotonic() > deadline:
+            print(f"time is up; {len(works) - len(rows)} works are left", file=sys.stderr)
+            break
         rows.append(measure(make_work(dtype, keys, form), bandwidth, options.ours_alone))
         print(describe(rows[-1]), flush=True)
     if not options.ours_alone:

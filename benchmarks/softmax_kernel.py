@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,12 +56,18 @@ def main() -> int:
     parser.add_argument("--row-length", type=int, action="append", help="measure only these, in fp16 (repeatable)")
     parser.add_argument("--mask", choices=("padding", *MASKS_ROW_LENGTHS), help="measure only this mask")
     parser.add_argument("--no-peers", action="store_true", help="only our kernel, and write nothing: for tuning")
+    parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS",
+                        help="start no further work after so long")  # fmt: skip
     options = parser.parse_args()
+    deadline = time.monotonic() + options.time_limit
     works = selected_works(options.row_length, options.mask)
     bandwidth = streaming_bandwidth()
     print(f"streaming bandwidth {bandwidth / 1e3:.0f} GB/s", flush=True)
     rows = []
     for work in works:
+        if time.monotonic() > deadline:
+            print(f"time is up; {len(works) - len(rows)} works are left", file=sys.stderr)
+            break
         rows.append(measure(*work, bandwidth, has_peers=not options.no_peers))
         print(describe(rows[-1]), flush=True)
     if not options.no_peers:

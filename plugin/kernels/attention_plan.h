@@ -2,7 +2,7 @@
 // data. Runs on the host, touches no device.
 #pragma once
 
-#include "attention_policy.h"
+#include "attention_choice.h"
 #include "divisor.h"
 #include "fused_attention.h"
 #include "mask.h"

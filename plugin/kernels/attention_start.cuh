@@ -43,8 +43,8 @@ bool canBeginEarly()
 
 //! Launches a kernel that waits for those before it by itself.
 template <typename... Parameters, typename... Arguments>
-cudaError_t startEarly(
-    void (*kernel)(Parameters...), dim3 grid, int threads, int sharedBytes, cudaStream_t stream, Arguments const&... with)
+cudaError_t startEarly(void (*kernel)(Parameters...), dim3 grid, int threads, int sharedBytes, cudaStream_t stream,
+    Arguments const&... with)
 {
     cudaLaunchAttribute early{};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -24,7 +24,7 @@ from benchmarks.timing import graph_replay_us, streaming_bandwidth
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS / "gpu"), str(TESTS / "python")]
-from kernel_abi import DTYPES, MAX_RANK, TYPE_CODES, broadcast_strides, full_dims  # noqa: E402 - through the line above
+from softmax_abi import DTYPES, MAX_RANK, TYPE_CODES, broadcast_strides, full_dims  # noqa: E402 - through the line above
 from softmax_backward_abi import MaskedSoftmaxBackwardParams  # noqa: E402
 from softmax_backward_device import launch_backward, workspace_bytes  # noqa: E402
 

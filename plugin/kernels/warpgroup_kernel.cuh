@@ -52,12 +52,12 @@ struct WarpgroupBlock : WarpgroupWork<Math, Tile, kMask, kMayCap>
             publishCountingBarriers();
         }
         waitForEarlierKernels();
+        letNextKernelBegin();
         uint32_t chosen = 0;
         while (true) // twice at most
         {
             bringQueries();
             attend();
-            letNextKernelBegin();
             AttentionOutput<T, Tile, true, typename Rows::Rows> const output{
                 plan, place, rows, firstRow(), queryTile, this->unit(), computedHere(laneOfThread())};
             chosen = output.store(pass, chosen);

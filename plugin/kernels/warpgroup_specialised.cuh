@@ -60,6 +60,7 @@ struct SpecialisedBlock : WarpgroupLoading<Math, Tile, kMask, kMayCap>
             publishCountingBarriers();
         }
         waitForEarlierKernels();
+        letNextKernelBegin();
         if (isFirstProducer && copies.areQueriesUsable)
         {
             this->copyQueries(); // the thread that made the barriers needs no other's word for them
@@ -118,7 +119,6 @@ private:
                 rest = attend(warpgroup, keys, values, rows, mask);
             }
             leaveOut(rest, keys, values);
-            letNextKernelBegin();
             rows.finishSums();
             // The context leaves through the queries' tile: no product may read it any more.
             if constexpr (Tile::kHead * static_cast<int>(sizeof(T)) <= 128)

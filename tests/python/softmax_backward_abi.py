@@ -16,7 +16,7 @@ import numpy as np
 from softmax_backward_cases import DTYPES, BackwardCase
 
 from attngraft.contract import CausalMode, EmptyRows, Role
-from kernel_abi import KEEP_CODES, MAX_RANK, POISON, TYPE_CODES, BroadcastTensor, broadcast_strides, full_dims
+from softmax_abi import KEEP_CODES, MAX_RANK, POISON, TYPE_CODES, BroadcastTensor, broadcast_strides, full_dims
 
 __all__ = ["MaskedSoftmaxBackwardParams", "emulated_backward", "emulation", "make_params", "names_of"]
 

@@ -3,22 +3,18 @@ test_kernel_softmax_backward.py, and on a device by the file of that name in tes
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
 from attngraft.contract import CausalMode, EmptyRows, MaskedSoftmax, Role
 from attngraft.verify import oracle
 
-sys.path.append(str(Path(__file__).parents[1] / "gpu"))
-
-from kernel_abi import DTYPES  # noqa: E402
-from kernel_cases import random_case  # noqa: E402
+from softmax_abi import DTYPES
+from softmax_cases import random_case
 
 __all__ = ["CASES", "DTYPES", "BackwardCase", "make_case", "random_backward"]
 

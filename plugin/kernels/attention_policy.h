@@ -159,12 +159,12 @@ constexpr AttentionTile kAttentionTiles[] = {
     {64, 16, 64, 64, 64, 3, false, 4, AttentionEngine::kWarpgroups},  // 19
     {64, 16, 128, 64, 64, 2, false, 3, AttentionEngine::kWarpgroups}, // 20
     {64, 16, 128, 64, 64, 3, false, 2, AttentionEngine::kWarpgroups}, // 21
-    {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kSpecialised, true},   // 22
-    {256, 16, 64, 64, 64, 3, false, 1, AttentionEngine::kSpecialised, true},    // 23
-    {128, 16, 128, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, true}, // 24
-    {192, 16, 64, 128, 128, 3, false, 1, AttentionEngine::kSpecialised},        // 25
-    {128, 16, 64, 256, 256, 2, false, 1, AttentionEngine::kSpecialised, true},  // 26
-    {128, 16, 32, 320, 320, 3, false, 1, AttentionEngine::kSpecialised, true},  // 27
+    {128, 16, 128, 64, 64, 2, false, 1, AttentionEngine::kSpecialised, true},      // 22
+    {256, 16, 64, 64, 64, 3, false, 1, AttentionEngine::kSpecialised, true},       // 23
+    {128, 16, 128, 128, 128, 2, false, 1, AttentionEngine::kSpecialised, true},    // 24
+    {192, 16, 64, 128, 128, 3, false, 1, AttentionEngine::kSpecialised},           // 25
+    {128, 16, 64, 256, 256, 2, false, 1, AttentionEngine::kSpecialised, true},     // 26
+    {128, 16, 32, 320, 320, 3, false, 1, AttentionEngine::kSpecialised, true},     // 27
     {64, 16, 64, 64, 64, 2, true, 2, AttentionEngine::kSpecialised, false, 2},     // 28: TF32 on 9.0 from here on
     {128, 16, 64, 64, 64, 3, true, 1, AttentionEngine::kSpecialised, true, 4},     // 29
     {192, 16, 64, 64, 64, 3, true, 1, AttentionEngine::kSpecialised, false, 4},    // 30

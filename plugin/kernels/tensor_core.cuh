@@ -68,8 +68,8 @@ ATTNGRAFT_DEVICE void waitForEarlierKernels()
 #endif
 }
 
-//! Lets a kernel begin that waits for this one by itself, once all blocks have said so or ended. Its blocks gather where
-//! this one's end first; under causal masks, where the first blocks have the most to do, they are uneven then. So
+//! Lets a kernel begin that waits for this one by itself, once all blocks have said so or ended. Its blocks gather
+//! where this one's end first; under causal masks, where the first blocks have the most to do, they are uneven then. So
 //! kernels of many such blocks (mma.sync) say it when they are nearly done.
 ATTNGRAFT_DEVICE void letNextKernelBegin()
 {

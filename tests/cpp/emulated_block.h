@@ -50,7 +50,7 @@ struct Thread
     uint3 index{};
     bool isStarted{false};
     bool isDone{false};
-    bool hasWaited{false}; //!< for earlier kernels
+    bool hasWaited{false};   //!< for earlier kernels
     bool isAtCluster{false}; //!< came to the cluster's barrier and did not wait there yet
     unsigned clusterGeneration{0};
     char const* waitsFor{""};

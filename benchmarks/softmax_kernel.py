@@ -10,6 +10,7 @@ Sq = Sk; `plain`, none. The limit counts every byte once that must be read or wr
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -57,21 +58,24 @@ def main() -> int:
     parser.add_argument("--mask", choices=("padding", *MASKS_ROW_LENGTHS), help="measure only this mask")
     parser.add_argument("--no-peers", action="store_true", help="only our kernel, and write nothing: for tuning")
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS",
-                        help="start no further work after so long")  # fmt: skip
+                        help="start no further work after so long; works are then drawn in any order")  # fmt: skip
     options = parser.parse_args()
     deadline = time.monotonic() + options.time_limit
     works = selected_works(options.row_length, options.mask)
     bandwidth = streaming_bandwidth()
     print(f"streaming bandwidth {bandwidth / 1e3:.0f} GB/s", flush=True)
-    rows = []
-    for work in works:
+    order = list(range(len(works)))
+    if options.time_limit < float("inf"):
+        random.Random(0).shuffle(order)
+    measured: dict[int, Row] = {}
+    for index in order:
         if time.monotonic() > deadline:
-            print(f"time is up; {len(works) - len(rows)} works are left", file=sys.stderr)
+            print(f"time is up; {len(works) - len(measured)} works are left", file=sys.stderr)
             break
-        rows.append(measure(*work, bandwidth, has_peers=not options.no_peers))
-        print(describe(rows[-1]), flush=True)
+        measured[index] = measure(*works[index], bandwidth, has_peers=not options.no_peers)
+        print(describe(measured[index]), flush=True)
     if not options.no_peers:
-        print(write_results("softmax-kernel", rows))
+        print(write_results("softmax-kernel", [measured[index] for index in sorted(measured)]))
     return 0
 
 

@@ -18,6 +18,8 @@ PLUGIN = Path(__file__).resolve().parents[1] / "plugin"
 WARPGROUPS = (9, 0)
 """The compute capability whose warp-group instructions some kernels are made of; nvcc calls it 90a."""
 
+CLUSTERS_SINCE = (9, 0)
+
 PYTORCH_DEFINES = (
     "__CUDA_NO_HALF_OPERATORS__",
     "__CUDA_NO_HALF_CONVERSIONS__",
@@ -42,6 +44,8 @@ def flags(capability: tuple[int, int], fast: bool = False) -> tuple[list[str], l
     if capability == WARPGROUPS:
         common.append("-DATTNGRAFT_WARPGROUPS=1")
         name += "a"
+    if capability >= CLUSTERS_SINCE:
+        common.append("-DATTNGRAFT_CLUSTERS=1")
     cuda = [*common, f"-gencode=arch=compute_{name},code=sm_{name}", *(f"-U{word}" for word in PYTORCH_DEFINES)]
     return ["-O3", *common], [*cuda, "--Ofast-compile=max"] if fast else cuda
 

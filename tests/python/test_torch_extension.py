@@ -35,4 +35,5 @@ def test_the_flags_are_those_of_the_build(capability: tuple[int, int], architect
     for compiler in (for_cpp, for_cuda):
         assert f"-D{target}" in compiler
         assert ("-DATTNGRAFT_WARPGROUPS=1" in compiler) == (capability == HOPPER)
+        assert ("-DATTNGRAFT_CLUSTERS=1" in compiler) == (capability >= HOPPER)
     assert "--Ofast-compile=max" in flags(capability, fast=True)[1] and "--Ofast-compile=max" not in for_cuda

@@ -20,6 +20,9 @@ COMPUTE_SANITIZER ?= compute-sanitizer
 # Random kernel cases under compute-sanitizer, which slows them a hundredfold.
 SANITIZED_CASES ?= 100
 PYTEST_OPTIONS ?=
+# Arithmetic in one process each, which two cores do in half the time. Options may choose none of a part (status 5).
+KERNEL_TESTS := $(wildcard tests/python/test_kernel_*.py)
+NONE_CHOSEN := $(if $(PYTEST_OPTIONS),|| [ $$? -eq 5 ])
 
 BUILD := build/dev
 STAMPS := $(VENV)/stamps
@@ -63,8 +66,9 @@ cpp-test: $(STAMPS)/test
 	@$(VENV)/bin/ctest --test-dir $(BUILD) --output-on-failure
 
 python-test: $(STAMPS)/test cpp-test
-	@echo "== Python tests"
-	@$(VENV)/bin/python -m pytest tests/python $(PYTEST_OPTIONS)
+	@echo "== Python tests: the kernels on an emulated device, then the others"
+	@$(VENV)/bin/python -m pytest --numprocesses 2 $(KERNEL_TESTS) $(PYTEST_OPTIONS) $(NONE_CHOSEN)
+	@$(VENV)/bin/python -m pytest tests/python $(KERNEL_TESTS:%=--ignore=%) $(PYTEST_OPTIONS) $(NONE_CHOSEN)
 
 gpu-test: $(GPU_READY)  ## The tests on a GPU with TensorRT; fails where either is missing
 	@$(GPU_RUN) -m pytest tests/gpu $(PYTEST_OPTIONS)

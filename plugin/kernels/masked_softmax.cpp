@@ -6,36 +6,11 @@
 
 namespace attngraft
 {
-namespace
-{
-
-#if defined(ATTNGRAFT_CLUSTERS)
-constexpr bool kCompilesClusters = true;
-#else
-constexpr bool kCompilesClusters = false;
-#endif
-
-//! Where a device cannot be asked, what serves every one.
-SoftmaxDevice currentDevice()
-{
-    SoftmaxDevice device{1, false};
-    int index = 0;
-    int clusters = 0;
-    if (cudaGetDevice(&index) == cudaSuccess
-        && cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, index) == cudaSuccess
-        && cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, index) == cudaSuccess)
-    {
-        device.hasClusters = kCompilesClusters && clusters != 0;
-    }
-    return device;
-}
-
-} // namespace
 
 cudaError_t launchMaskedSoftmax(MaskedSoftmaxParams const& params, cudaStream_t stream)
 {
     SoftmaxPlan plan;
-    if (!makeSoftmaxPlan(params, currentDevice(), plan))
+    if (!makeSoftmaxPlan(params, currentSoftmaxDevice(), plan))
     {
         return cudaErrorInvalidValue;
     }

@@ -3,29 +3,12 @@
 
 #include "softmax_backward_kernels.h"
 #include "softmax_backward_plan.h"
+#include "softmax_device.h"
 
 namespace attngraft
 {
 namespace
 {
-
-//! Multiprocessors of the current device if it has clusters, else 0.
-cudaError_t findMultiprocessors(int& multiprocessors)
-{
-    int device = 0;
-    int hasClusters = 0;
-    multiprocessors = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-    {
-        status = cudaDeviceGetAttribute(&hasClusters, cudaDevAttrClusterLaunch, device);
-    }
-    if (status == cudaSuccess && hasClusters != 0)
-    {
-        status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    }
-    return status;
-}
 
 cudaError_t launch(DataType type, SoftmaxBackwardPlans const& plans, cudaStream_t stream)
 {
@@ -48,14 +31,9 @@ size_t softmaxBackwardWorkspaceBytes(MaskedSoftmaxBackwardParams const& params)
 
 cudaError_t launchMaskedSoftmaxBackward(MaskedSoftmaxBackwardParams const& params, cudaStream_t stream)
 {
-    int multiprocessors = 0;
-    cudaError_t const status = findMultiprocessors(multiprocessors);
-    if (status != cudaSuccess)
-    {
-        return status;
-    }
+    SoftmaxDevice const device = currentSoftmaxDevice();
     SoftmaxBackwardPlans plans;
-    bool const isPlanned = makeSoftmaxBackwardPlans(params, multiprocessors, plans);
+    bool const isPlanned = makeSoftmaxBackwardPlans(params, device.hasClusters ? device.multiprocessors : 0, plans);
     bool const hasWorkspace = plans.workspaceBytes == 0 || params.workspace != nullptr;
     return isPlanned && hasWorkspace ? launch(params.type, plans, stream) : cudaErrorInvalidValue;
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "operands.h"
+#include "softmax_device.h"
 #include "softmax_rungs.h"
 
 #include <cstddef>
@@ -76,12 +77,6 @@ struct SoftmaxWork
     size_t elementBytes;
     bool isWhole;
     MaskTensors tensors;
-};
-
-struct SoftmaxDevice
-{
-    int multiprocessors;
-    bool hasClusters;
 };
 
 //! Vectors that a row of `keys` elements touches at worst, when it may begin anywhere in a vector.

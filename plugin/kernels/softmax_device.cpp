@@ -1,0 +1,32 @@
+#include "softmax_device.h"
+
+#include <cuda_runtime_api.h>
+
+namespace attngraft
+{
+namespace
+{
+
+#if defined(ATTNGRAFT_CLUSTERS)
+constexpr bool kCompilesClusters = true;
+#else
+constexpr bool kCompilesClusters = false;
+#endif
+
+} // namespace
+
+SoftmaxDevice currentSoftmaxDevice()
+{
+    SoftmaxDevice device{1, false};
+    int index = 0;
+    int clusters = 0;
+    if (cudaGetDevice(&index) == cudaSuccess
+        && cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, index) == cudaSuccess
+        && cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, index) == cudaSuccess)
+    {
+        device.hasClusters = kCompilesClusters && clusters != 0;
+    }
+    return device;
+}
+
+} // namespace attngraft

@@ -1,0 +1,16 @@
+// What the choice of a softmax kernel, forward or backward, needs to know of a device.
+#pragma once
+
+namespace attngraft
+{
+
+struct SoftmaxDevice
+{
+    int multiprocessors;
+    bool hasClusters; //!< and the library has code for them
+};
+
+//! Of the current device; where it cannot be asked, what serves every one.
+SoftmaxDevice currentSoftmaxDevice();
+
+} // namespace attngraft

@@ -24,7 +24,8 @@ from benchmarks.timing import graph_replay_us, streaming_bandwidth
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS / "gpu"), str(TESTS / "python")]
-from softmax_abi import DTYPES, MAX_RANK, TYPE_CODES, broadcast_strides, full_dims  # noqa: E402 - through the line above
+from mask_abi import MAX_RANK, TYPE_CODES  # noqa: E402 - found through the line above
+from softmax_abi import broadcast_strides, full_dims  # noqa: E402
 from softmax_backward_abi import MaskedSoftmaxBackwardParams  # noqa: E402
 from softmax_backward_device import launch_backward, workspace_bytes  # noqa: E402
 
@@ -131,7 +132,7 @@ def our_kernel(work: Work) -> Callable[[], None]:
         gradient=work.gradient.data_ptr(),
         scores=None if work.scores is None else work.scores.data_ptr(),
         scores_gradient=work.grad_scores.data_ptr(),
-        type=TYPE_CODES[DTYPES[work.dtype]],
+        type=TYPE_CODES[work.dtype],
         scale=work.config.scale,
         softcap=work.config.softcap,
         window_left=-1,

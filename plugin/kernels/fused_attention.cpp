@@ -5,7 +5,6 @@
 #include "attention_plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 // Set where the library has kernels for compute capability 9.0.
@@ -60,9 +59,7 @@ bool isInContract(FusedAttentionParams const& params)
         && params.keys >= 0 && params.headSize >= 1 && params.headSize <= kMaxHeadSize && params.valueSize >= 1
         && params.valueSize <= kMaxHeadSize;
     bool const hasGroups = params.heads == 0 || (params.kvHeads > 0 && params.heads % params.kvHeads == 0);
-    return hasSizes && hasGroups && isSupported(params.type) && std::isfinite(params.scale)
-        && std::isfinite(params.softcap) && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1
-        && hasKeysTogether(params.bias, kScoreDims - 1) && hasKeysTogether(params.keep, kScoreDims - 1);
+    return hasSizes && hasGroups && isSupported(params.type) && areMasksInContract(params, kScoreDims - 1);
 }
 
 bool isEmpty(FusedAttentionParams const& params)
@@ -305,8 +302,7 @@ bool makeAttentionPlan(FusedAttentionParams const& params, AttentionPlan& plan)
     int const tileValue = kAttentionTiles[plan.variant - 1].value;
     plan.valueChunks = Divisor((params.valueSize + tileValue - 1) / tileValue);
 
-    plan.interval = IntervalMask{params.queries, params.keys, params.causal, params.windowLeft, params.windowRight,
-        params.kvLengths, params.kvStarts};
+    plan.interval = intervalMask(params, params.queries, params.keys);
     plan.scoreMap = ScoreMap{params.scale, params.softcap};
     plan.emptyRows = params.emptyRows;
     plan.mask = plan.isVectorwise ? maskOf(params) : AttentionMask::kAny;

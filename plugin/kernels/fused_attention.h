@@ -26,7 +26,7 @@ struct HeadTensor
     int64_t rowStride{0};
 };
 
-struct FusedAttentionParams
+struct FusedAttentionParams : MaskParams
 {
     HeadTensor<void const*> query{}; //!< [batch, heads, queries, headSize]
     HeadTensor<void const*> key{};   //!< [batch, kvHeads, keys, headSize]
@@ -49,20 +49,6 @@ struct FusedAttentionParams
     DataType type{DataType::kFloat16};
     //! fp32 tensors only: products in fp32 throughout, not in TF32.
     bool isExact{false};
-
-    BroadcastTensor bias{};
-    bool biasIsFloat32{false}; //!< else of the type of the query
-    BroadcastTensor keep{};
-    KeepType keepType{KeepType::kInt8};
-    int32_t const* kvLengths{nullptr}; //!< [batch]
-    int32_t const* kvStarts{nullptr};  //!< [batch]
-
-    float scale{1.F};
-    float softcap{0.F};
-    Causal causal{Causal::kNone};
-    int64_t windowLeft{-1};
-    int64_t windowRight{-1};
-    EmptyRows emptyRows{EmptyRows::kZeros};
 
     //! Which version of the kernel: 0 for the table's choice, else one of attentionVariants(*this).
     int32_t variant{0};

@@ -110,6 +110,20 @@ private:
     }
 };
 
+//! The interval of `params` over so many queries and keys.
+inline IntervalMask intervalMask(MaskParams const& params, int64_t queries, int64_t keys)
+{
+    return {queries, keys, params.causal, params.windowLeft, params.windowRight, params.kvLengths, params.kvStarts};
+}
+
+//! Whether what `params` say is in the contract. `keyDim` is the index of the keys among the masks' strides.
+inline bool areMasksInContract(MaskParams const& params, int keyDim)
+{
+    return std::isfinite(params.scale) && std::isfinite(params.softcap) && params.softcap >= 0.F
+        && params.windowLeft >= -1 && params.windowRight >= -1 && hasKeysTogether(params.bias, keyDim)
+        && hasKeysTogether(params.keep, keyDim);
+}
+
 //! s_ij from a raw score and its bias, in fp32: cap(score) * slope() + bias.
 struct ScoreMap
 {

@@ -2,7 +2,7 @@
 // Meaning of every field: python/attngraft/contract.py. No TensorRT, no PyTorch.
 #pragma once
 
-#include "operands.h"
+#include "softmax_dims.h"
 
 #include <cuda_runtime_api.h>
 
@@ -19,34 +19,22 @@ namespace attngraft
 //!
 //! A key whose p is 0 takes no part, whatever its g and its score are. A row without any allowed key has a gradient of
 //! 0 under `zeros` and `uniform`. Inputs are never written to, and overlap no output.
-struct MaskedSoftmaxBackwardParams
+//!
+//! The masks are those that the probabilities were made with. Only kUniform reads them, to tell rows without any
+//! allowed key.
+struct MaskedSoftmaxBackwardParams : MaskParams
 {
     void const* probabilities{nullptr}; //!< contiguous, as all four
     void const* gradient{nullptr};      //!< of the probabilities
     void const* scores{nullptr};        //!< read under softcap, and where emptyRows is kUniform
     void* scoresGradient{nullptr};
-    int64_t dims[kMaxRank]{};          //!< as MaskedSoftmaxParams::dims
+    int64_t dims[kMaxRank]{};          //!< see softmax_dims.h
     DataType type{DataType::kFloat32}; //!< of all four
 
     //! Gradient of the bias, in float32 where biasIsFloat32, else of the scores' type; nullptr: not wanted. A stride in
     //! elements for each of `dims`: the gradient is summed over dimensions of stride 0. The last one is 0 or 1.
     void* biasGradient{nullptr};
     int64_t biasGradientStrides[kMaxRank]{};
-
-    //! The masks that the probabilities were made with. Only kUniform reads them, to tell rows without any allowed key.
-    BroadcastTensor bias{};
-    bool biasIsFloat32{false};
-    BroadcastTensor keep{};
-    KeepType keepType{KeepType::kInt8};
-    int32_t const* kvLengths{nullptr}; //!< [dims[0]]
-    int32_t const* kvStarts{nullptr};  //!< [dims[0]]
-
-    float scale{1.F};
-    float softcap{0.F};
-    Causal causal{Causal::kNone};
-    int64_t windowLeft{-1};
-    int64_t windowRight{-1};
-    EmptyRows emptyRows{EmptyRows::kZeros};
 
     void* workspace{nullptr}; //!< softmaxBackwardWorkspaceBytes of device memory, aligned to 16 bytes
 };

@@ -59,6 +59,24 @@ struct BroadcastTensor
     int64_t strides[kMaxRank]{};
 };
 
+//! How scores become probabilities: the contract's operands and attributes, in the parameters of every operator.
+struct MaskParams
+{
+    BroadcastTensor bias{};
+    bool biasIsFloat32{false}; //!< else of the type of the scores, or of the query
+    BroadcastTensor keep{};
+    KeepType keepType{KeepType::kInt8};
+    int32_t const* kvLengths{nullptr}; //!< [batch]
+    int32_t const* kvStarts{nullptr};  //!< [batch]
+
+    float scale{1.F};
+    float softcap{0.F};
+    Causal causal{Causal::kNone};
+    int64_t windowLeft{-1};
+    int64_t windowRight{-1};
+    EmptyRows emptyRows{EmptyRows::kZeros};
+};
+
 //! Neighbouring keys are neighbours in memory, or one value serves all of them. `keyDim` is the last dimension's index.
 inline bool hasKeysTogether(BroadcastTensor const& tensor, int keyDim)
 {

@@ -35,21 +35,20 @@ ATTNGRAFT_DEVICE bool keepAt(void const* data, int64_t index, KeepType type)
 template <typename T>
 ATTNGRAFT_DEVICE bool findsAllowedKey(AllowedKeys const& allowed, int64_t row, int64_t first, int64_t step)
 {
-    constexpr int kKeyDim = kMaxRank - 1;
     int64_t const keys = allowed.dims[kKeyDim];
     int64_t bias = 0;
     int64_t keep = 0;
-    int64_t indices[kSoftmaxOuterRank];
+    int64_t indices[kMaxOuterRank];
     int64_t rest = row;
 #pragma unroll
-    for (int dim = kSoftmaxOuterRank - 1; dim >= 0; --dim)
+    for (int dim = kMaxOuterRank - 1; dim >= 0; --dim)
     {
         indices[dim] = rest % allowed.dims[dim];
         rest /= allowed.dims[dim];
         bias += indices[dim] * allowed.bias.strides[dim];
         keep += indices[dim] * allowed.keep.strides[dim];
     }
-    KeyInterval const interval = allowed.interval.row(indices[0], indices[kSoftmaxOuterRank - 1]);
+    KeyInterval const interval = allowed.interval.row(indices[0], indices[kMaxOuterRank - 1]);
     for (int64_t key = interval.begin + first; key < interval.end; key += step)
     {
         if (allowed.keep.data != nullptr

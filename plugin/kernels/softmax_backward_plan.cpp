@@ -2,17 +2,13 @@
 #include "softmax_backward_plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
-#include <limits>
 
 namespace attngraft
 {
 namespace
 {
 
-constexpr int kQueryDim = kMaxRank - 2;
-constexpr int kKeyDim = kMaxRank - 1;
 constexpr int64_t kScratchAlignment = 16;
 
 //! Warps that keep a device busy in the bias's gradient. Not the device's own number: the order of summation depends on
@@ -23,22 +19,6 @@ constexpr int kMostPartners = 8;    //!< warps of a block
 constexpr int64_t kMostSplits = 1024;
 constexpr int64_t kTileKeys = 128; //!< the fewest keys of a warp
 
-//! Number of elements, or -1 when a dimension is negative or the product does not fit.
-int64_t countElements(int64_t const (&dims)[kMaxRank])
-{
-    bool const isEmpty = std::find(std::begin(dims), std::end(dims), 0) != std::end(dims);
-    int64_t count = 1;
-    for (int64_t const dim : dims)
-    {
-        if (dim < 0 || (!isEmpty && count > std::numeric_limits<int64_t>::max() / dim))
-        {
-            return -1;
-        }
-        count = isEmpty ? 0 : count * dim;
-    }
-    return count;
-}
-
 bool searchesKeys(MaskedSoftmaxBackwardParams const& params)
 {
     return params.emptyRows == EmptyRows::kUniform;
@@ -47,9 +27,7 @@ bool searchesKeys(MaskedSoftmaxBackwardParams const& params)
 bool isInContract(MaskedSoftmaxBackwardParams const& params)
 {
     int64_t const keyStride = params.biasGradientStrides[kKeyDim];
-    return isSupported(params.type) && std::isfinite(params.scale) && std::isfinite(params.softcap)
-        && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1
-        && hasKeysTogether(params.bias, kKeyDim) && hasKeysTogether(params.keep, kKeyDim)
+    return isSupported(params.type) && areMasksInContract(params, kKeyDim)
         && (params.biasGradient == nullptr || keyStride == 0 || keyStride == 1);
 }
 
@@ -97,8 +75,7 @@ void planAlignment(MaskedSoftmaxBackwardParams const& params, int multiprocessor
 void planAllowedKeys(MaskedSoftmaxBackwardParams const& params, AllowedKeys& allowed)
 {
     std::copy(std::begin(params.dims), std::end(params.dims), allowed.dims);
-    allowed.interval = IntervalMask{params.dims[kQueryDim], params.dims[kKeyDim], params.causal, params.windowLeft,
-        params.windowRight, params.kvLengths, params.kvStarts};
+    allowed.interval = intervalMask(params, params.dims[kQueryDim], params.dims[kKeyDim]);
     allowed.scoreMap = ScoreMap{params.scale, params.softcap};
     allowed.scores = params.scores;
     allowed.bias = params.bias;
@@ -142,14 +119,14 @@ void planWalks(MaskedSoftmaxBackwardParams const& params, int64_t elements, Bias
 {
     plan.resultRows = 1;
     plan.summedRows = elements == 0 ? 0 : 1;
-    int64_t rowSteps[kSoftmaxOuterRank];
+    int64_t rowSteps[kMaxOuterRank];
     int64_t rows = 1;
-    for (int dim = kSoftmaxOuterRank - 1; dim >= 0; --dim)
+    for (int dim = kMaxOuterRank - 1; dim >= 0; --dim)
     {
         rowSteps[dim] = rows;
         rows *= params.dims[dim];
     }
-    for (int dim = 0; dim < kSoftmaxOuterRank; ++dim)
+    for (int dim = 0; dim < kMaxOuterRank; ++dim)
     {
         int64_t const size = params.dims[dim];
         int64_t const outStep = params.biasGradientStrides[dim];

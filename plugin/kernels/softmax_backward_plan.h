@@ -11,9 +11,6 @@
 namespace attngraft
 {
 
-//! Every dimension but the last one.
-constexpr int kSoftmaxOuterRank = kMaxRank - 1;
-
 //! What the bias's gradient needs of a row.
 struct SoftmaxRowSum
 {
@@ -73,9 +70,9 @@ struct SoftmaxBackwardPlan
 struct RowWalk
 {
     int rank{0};
-    int64_t dims[kSoftmaxOuterRank]{};
-    int64_t rowSteps[kSoftmaxOuterRank]{}; //!< in rows of the scores
-    int64_t outSteps[kSoftmaxOuterRank]{}; //!< in elements of the bias's gradient
+    int64_t dims[kMaxOuterRank]{};
+    int64_t rowSteps[kMaxOuterRank]{}; //!< in rows of the scores
+    int64_t outSteps[kMaxOuterRank]{}; //!< in elements of the bias's gradient
 };
 
 //! The gradient of the bias: for each row and key of it the sum of ds over the summed rows.

@@ -79,7 +79,7 @@ public:
     }
 
 private:
-    static constexpr int kMostSummed = (kSoftmaxOuterRank + 1) / 2; //!< neighbours are one dimension
+    static constexpr int kMostSummed = (kMaxOuterRank + 1) / 2; //!< neighbours are one dimension
 
     RowWalk const& mWalk;
     int64_t mAt[kMostSummed];

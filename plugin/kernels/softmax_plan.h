@@ -12,9 +12,6 @@
 namespace attngraft
 {
 
-//! Every dimension but the last one.
-constexpr int kMaxOuterRank = kMaxRank - 1;
-
 //! Where rows begin in two tensors. Dimensions that both walk through in step are merged, since each one left but the
 //! first costs the kernel a division.
 struct RowMap

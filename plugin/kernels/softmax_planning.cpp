@@ -1,51 +1,10 @@
 // Planning. In: MaskedSoftmaxParams and a device's traits. Out: SoftmaxPlan.
 #include "softmax_plan.h"
 
-#include <cmath>
-#include <limits>
-
 namespace attngraft
 {
 namespace
 {
-
-constexpr int kQueryDim = kMaxRank - 2;
-constexpr int kKeyDim = kMaxRank - 1;
-
-//! Number of elements, or -1 when a dimension is negative or the product does not fit.
-int64_t countElements(int64_t const (&dims)[kMaxRank])
-{
-    bool isEmpty = false;
-    for (int64_t const dim : dims)
-    {
-        if (dim < 0)
-        {
-            return -1;
-        }
-        isEmpty = isEmpty || dim == 0;
-    }
-    if (isEmpty)
-    {
-        return 0;
-    }
-    int64_t count = 1;
-    for (int64_t const dim : dims)
-    {
-        if (count > std::numeric_limits<int64_t>::max() / dim)
-        {
-            return -1;
-        }
-        count *= dim;
-    }
-    return count;
-}
-
-bool isInContract(MaskedSoftmaxParams const& params)
-{
-    return isSupported(params.type) && std::isfinite(params.scale) && std::isfinite(params.softcap)
-        && params.softcap >= 0.F && params.windowLeft >= -1 && params.windowRight >= -1
-        && hasKeysTogether(params.bias, kKeyDim) && hasKeysTogether(params.keep, kKeyDim);
-}
 
 bool hasTensors(MaskedSoftmaxParams const& params)
 {
@@ -172,7 +131,7 @@ void planMasks(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
 bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxDevice const& device, SoftmaxPlan& plan)
 {
     int64_t const elements = countElements(params.dims);
-    if (elements < 0 || !isInContract(params))
+    if (elements < 0 || !isSupported(params.type) || !areMasksInContract(params, kKeyDim))
     {
         return false;
     }
@@ -189,8 +148,7 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxDevice const& dev
     plan.rows = elements / plan.keys;
     plan.rowsPerBatch = Divisor(plan.rows / params.dims[0]);
     plan.queries = Divisor(params.dims[kQueryDim]);
-    plan.interval = IntervalMask{params.dims[kQueryDim], plan.keys, params.causal, params.windowLeft,
-        params.windowRight, params.kvLengths, params.kvStarts};
+    plan.interval = intervalMask(params, params.dims[kQueryDim], plan.keys);
     plan.scoreMap = ScoreMap{params.scale, params.softcap};
     plan.emptyRows = params.emptyRows;
     planTensors(params, plan);

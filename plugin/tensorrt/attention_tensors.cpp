@@ -92,9 +92,8 @@ FusedAttentionParams makeAttentionParams(FusedAttentionConfig const& config, Plu
     AttentionSizes const sizes = attentionSizes(config, shapes.data());
     FusedAttentionParams params = sizedParams(config, sizes, inputDescriptors[0].type);
     setTensors(params, config, inputs, output);
-    setMask(params, config.mask,
-        readOperands(config.mask.operands, inputDescriptors + own, inputs == nullptr ? nullptr : inputs + own,
-            scoresShape(sizes), inputDescriptors[0].type));
+    setMask(params, config.mask, inputDescriptors + own, inputs == nullptr ? nullptr : inputs + own, scoresShape(sizes),
+        inputDescriptors[0].type);
     return params;
 }
 

@@ -171,36 +171,41 @@ void checkOperandShape(Role role, Dims const& operand, Dims const& scores)
     }
 }
 
-Operands readOperands(std::vector<Role> const& roles, PluginTensorDesc const* descriptors, void const* const* addresses,
-    Dims const& scores, TensorType scoresType)
+void setMask(MaskParams& params, MaskConfig const& config, PluginTensorDesc const* descriptors,
+    void const* const* addresses, Dims const& scores, TensorType scoresType)
 {
-    Operands operands{};
-    for (size_t i = 0; i < roles.size(); ++i)
+    params.scale = config.scale;
+    params.softcap = config.softcap;
+    params.causal = config.causal;
+    params.windowLeft = config.windowLeft;
+    params.windowRight = config.windowRight;
+    params.emptyRows = config.emptyRows;
+    for (size_t i = 0; i < config.operands.size(); ++i)
     {
+        Role const role = config.operands[i];
         PluginTensorDesc const& operand = descriptors[i];
-        if (!isOperandType(roles[i], operand.type, scoresType))
+        if (!isOperandType(role, operand.type, scoresType))
         {
-            refuse(roleName(roles[i]),
+            refuse(roleName(role),
                 "the type does not fit; bias is float32 or of the scores' type, keep bool or integer, "
                 "kv_lengths and kv_starts int32");
         }
-        checkOperandShape(roles[i], operand.dims, scores);
+        checkOperandShape(role, operand.dims, scores);
         void const* const data = addresses == nullptr ? nullptr : addresses[i];
-        switch (roles[i])
+        switch (role)
         {
         case Role::kBias:
-            operands.bias = broadcast(data, operand.dims, scores.nbDims);
-            operands.biasIsFloat32 = operand.type == TensorType::kFLOAT;
+            params.bias = broadcast(data, operand.dims, scores.nbDims);
+            params.biasIsFloat32 = operand.type == TensorType::kFLOAT;
             break;
         case Role::kKeep:
-            operands.keep = broadcast(data, operand.dims, scores.nbDims);
-            operands.keepType = kernelKeepType(operand.type);
+            params.keep = broadcast(data, operand.dims, scores.nbDims);
+            params.keepType = kernelKeepType(operand.type);
             break;
-        case Role::kKvLengths: operands.kvLengths = static_cast<int32_t const*>(data); break;
-        case Role::kKvStarts: operands.kvStarts = static_cast<int32_t const*>(data); break;
+        case Role::kKvLengths: params.kvLengths = static_cast<int32_t const*>(data); break;
+        case Role::kKvStarts: params.kvStarts = static_cast<int32_t const*>(data); break;
         }
     }
-    return operands;
 }
 
 } // namespace attngraft::plugin

@@ -43,38 +43,10 @@ nvinfer1::Dims knownDimensions(nvinfer1::DimsExprs const& shape);
 //! dimension or broadcasts to it. Dimensions that are unknown on either side are not looked at.
 void checkOperandShape(Role role, nvinfer1::Dims const& operand, nvinfer1::Dims const& scores);
 
-//! The operands as the kernels take them.
-struct Operands
-{
-    BroadcastTensor bias{}; //!< a stride for each dimension of the scores, first to last
-    bool biasIsFloat32{false};
-    BroadcastTensor keep{}; //!< as for the bias
-    KeepType keepType{KeepType::kInt8};
-    int32_t const* kvLengths{nullptr};
-    int32_t const* kvStarts{nullptr};
-};
-
-//! Operands of these roles, descriptors and addresses over scores of this shape and type, each checked. Nothing is
-//! copied and, unless it throws, nothing allocated. `addresses` may be nullptr when only the check is wanted.
-Operands readOperands(std::vector<Role> const& roles, nvinfer1::PluginTensorDesc const* descriptors,
+//! The part of either operator's parameters that says how scores become probabilities: attributes, and operands of
+//! these descriptors and addresses over scores of this shape and type, each checked. Nothing is copied and, unless it
+//! throws, nothing allocated. `addresses` may be nullptr when only the check is wanted.
+void setMask(MaskParams& params, MaskConfig const& config, nvinfer1::PluginTensorDesc const* descriptors,
     void const* const* addresses, nvinfer1::Dims const& scores, nvinfer1::DataType scoresType);
-
-//! The part of either operator's parameters that says how scores become probabilities.
-template <typename Params>
-void setMask(Params& params, MaskConfig const& config, Operands const& operands) noexcept
-{
-    params.bias = operands.bias;
-    params.biasIsFloat32 = operands.biasIsFloat32;
-    params.keep = operands.keep;
-    params.keepType = operands.keepType;
-    params.kvLengths = operands.kvLengths;
-    params.kvStarts = operands.kvStarts;
-    params.scale = config.scale;
-    params.softcap = config.softcap;
-    params.causal = config.causal;
-    params.windowLeft = config.windowLeft;
-    params.windowRight = config.windowRight;
-    params.emptyRows = config.emptyRows;
-}
 
 } // namespace attngraft::plugin

@@ -1,7 +1,5 @@
 #include "softmax_tensors.h"
 
-#include <algorithm>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -30,19 +28,12 @@ MaskedSoftmaxParams makeSoftmaxParams(MaskConfig const& config, nvinfer1::Plugin
     checkScoresRank(rank);
     MaskedSoftmaxParams params{};
     params.type = kernelType(scores.type, "scores");
-    std::fill(std::begin(params.dims), std::end(params.dims), int64_t{1});
-    for (int32_t i = 0; i < rank; ++i)
-    {
-        params.dims[softmaxDimension(i, rank)] = scores.dims.d[i];
-    }
+    setDims(params.dims, rank, [&](int64_t dim) { return scores.dims.d[dim]; });
     setContiguous(params);
     params.scores = inputs == nullptr ? nullptr : inputs[0];
     params.probabilities = output;
-    Operands operands = readOperands(
-        config.operands, inputDescriptors + 1, inputs == nullptr ? nullptr : inputs + 1, scores.dims, scores.type);
-    operands.bias = spreadOverScores(operands.bias, rank);
-    operands.keep = spreadOverScores(operands.keep, rank);
-    setMask(params, config, operands);
+    setMask(params, config, inputDescriptors + 1, inputs == nullptr ? nullptr : inputs + 1, scores.dims, scores.type);
+    spreadMasks(params, rank);
     return params;
 }
 

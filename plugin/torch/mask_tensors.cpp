@@ -34,7 +34,35 @@ void checkCounts(std::optional<Tensor> const& tensor, char const* name, ScoresVi
     }
 }
 
+KeepType keepType(Tensor const& keep)
+{
+    switch (keep.scalar_type())
+    {
+    case ScalarType::Bool:
+    case ScalarType::Char:
+    case ScalarType::Byte: return KeepType::kInt8;
+    case ScalarType::Int: return KeepType::kInt32;
+    case ScalarType::Long: return KeepType::kInt64;
+    default: refuse("keep", "expected bool, int8, uint8, int32 or int64");
+    }
+}
+
+int32_t const* counts(std::optional<Tensor> const& tensor)
+{
+    return tensor ? static_cast<int32_t const*>(tensor->const_data_ptr()) : nullptr;
+}
+
 } // namespace
+
+ScoresView viewOf(Tensor const& scores, char const* name)
+{
+    std::vector<int64_t> dims;
+    for (int64_t dim = 0; dim < scores.dim(); ++dim)
+    {
+        dims.push_back(scores.size(dim));
+    }
+    return {dims, scores, name};
+}
 
 void checkMasks(MaskTensors const& masks, ScoresView const& scores)
 {
@@ -79,27 +107,31 @@ BroadcastTensor broadcastTensor(Tensor const& mask, int64_t rank)
     return found;
 }
 
-KeepType keepType(Tensor const& keep)
-{
-    switch (keep.scalar_type())
-    {
-    case ScalarType::Bool:
-    case ScalarType::Char:
-    case ScalarType::Byte: return KeepType::kInt8;
-    case ScalarType::Int: return KeepType::kInt32;
-    case ScalarType::Long: return KeepType::kInt64;
-    default: refuse("keep", "expected bool, int8, uint8, int32 or int64");
-    }
-}
-
 bool isFloat32(Tensor const& tensor)
 {
     return tensor.scalar_type() == ScalarType::Float;
 }
 
-int32_t const* counts(std::optional<Tensor> const& tensor)
+void setMask(MaskParams& params, MaskTensors const& masks, MaskScalars const& scalars, int64_t rank)
 {
-    return tensor ? static_cast<int32_t const*>(tensor->const_data_ptr()) : nullptr;
+    if (masks.bias)
+    {
+        params.bias = broadcastTensor(*masks.bias, rank);
+        params.biasIsFloat32 = isFloat32(*masks.bias);
+    }
+    if (masks.keep)
+    {
+        params.keep = broadcastTensor(*masks.keep, rank);
+        params.keepType = keepType(*masks.keep);
+    }
+    params.kvLengths = counts(masks.kvLengths);
+    params.kvStarts = counts(masks.kvStarts);
+    params.scale = static_cast<float>(scalars.scale);
+    params.softcap = static_cast<float>(scalars.softcap);
+    params.causal = static_cast<Causal>(scalars.causal);
+    params.windowLeft = scalars.windowLeft;
+    params.windowRight = scalars.windowRight;
+    params.emptyRows = static_cast<EmptyRows>(scalars.emptyRows);
 }
 
 } // namespace attngraft::torch_library

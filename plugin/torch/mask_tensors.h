@@ -36,6 +36,8 @@ struct ScoresView
     char const* name;
 };
 
+ScoresView viewOf(Tensor const& scores, char const* name);
+
 //! Throws std::runtime_error unless the masks are what the contract says of their roles.
 void checkMasks(MaskTensors const& masks, ScoresView const& scores);
 
@@ -48,34 +50,9 @@ MaskTensors readable(MaskTensors const& masks);
 //! A stride for each dimension of scores of rank `rank`, first to last.
 BroadcastTensor broadcastTensor(Tensor const& mask, int64_t rank);
 
-KeepType keepType(Tensor const& keep);
-
 bool isFloat32(Tensor const& tensor);
 
-int32_t const* counts(std::optional<Tensor> const& tensor);
-
 //! Masks and attributes, both checked, in the parameters of either operator. `rank` is the scores'.
-template <typename Params>
-void setMask(Params& params, MaskTensors const& masks, MaskScalars const& scalars, int64_t rank)
-{
-    if (masks.bias)
-    {
-        params.bias = broadcastTensor(*masks.bias, rank);
-        params.biasIsFloat32 = isFloat32(*masks.bias);
-    }
-    if (masks.keep)
-    {
-        params.keep = broadcastTensor(*masks.keep, rank);
-        params.keepType = keepType(*masks.keep);
-    }
-    params.kvLengths = counts(masks.kvLengths);
-    params.kvStarts = counts(masks.kvStarts);
-    params.scale = static_cast<float>(scalars.scale);
-    params.softcap = static_cast<float>(scalars.softcap);
-    params.causal = static_cast<Causal>(scalars.causal);
-    params.windowLeft = scalars.windowLeft;
-    params.windowRight = scalars.windowRight;
-    params.emptyRows = static_cast<EmptyRows>(scalars.emptyRows);
-}
+void setMask(MaskParams& params, MaskTensors const& masks, MaskScalars const& scalars, int64_t rank);
 
 } // namespace attngraft::torch_library

@@ -1,7 +1,5 @@
 #include "softmax_backward_operator.h"
 
-#include "masked_softmax.h"
-
 #include <torch/csrc/stable/ops.h>
 #include <torch/headeronly/core/ScalarType.h>
 
@@ -47,12 +45,7 @@ void check(SoftmaxBackwardTensors const& tensors, MaskScalars const& scalars, bo
         checkLike(*tensors.scores, "scores", probabilities);
     }
     require(tensors.masks.bias || !withBias, "bias", "a tensor, since its gradient is wanted");
-    std::vector<int64_t> dims;
-    for (int64_t dim = 0; dim < probabilities.dim(); ++dim)
-    {
-        dims.push_back(probabilities.size(dim));
-    }
-    checkMasks(tensors.masks, {dims, probabilities, "probabilities"});
+    checkMasks(tensors.masks, viewOf(probabilities, "probabilities"));
 }
 
 //! The same tensors in a form that the kernels read; without masks that they do not.
@@ -73,14 +66,9 @@ MaskedSoftmaxBackwardParams paramsOf(SoftmaxBackwardTensors const& tensors, Mask
     params.gradient = tensors.gradient.const_data_ptr();
     params.scores = tensors.scores ? tensors.scores->const_data_ptr() : nullptr;
     params.type = dataType(probabilities, "probabilities");
-    std::fill(std::begin(params.dims), std::end(params.dims), int64_t{1});
-    for (int64_t dim = 0; dim < rank; ++dim)
-    {
-        params.dims[softmaxDimension(dim, rank)] = probabilities.size(dim);
-    }
+    setDims(params.dims, rank, [&](int64_t dim) { return probabilities.size(dim); });
     setMask(params, tensors.masks, scalars, rank);
-    params.bias = spreadOverScores(params.bias, rank);
-    params.keep = spreadOverScores(params.keep, rank);
+    spreadMasks(params, rank);
     return params;
 }
 

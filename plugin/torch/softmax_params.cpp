@@ -2,9 +2,6 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include <algorithm>
-#include <iterator>
-
 namespace attngraft::torch_library
 {
 
@@ -12,12 +9,7 @@ SoftmaxTensors readable(SoftmaxTensors const& tensors)
 {
     Tensor const& scores = tensors.scores;
     require(scores.dim() >= kMinScoreRank && scores.dim() <= kMaxRank, "scores", "two to six dimensions");
-    std::vector<int64_t> dims;
-    for (int64_t dim = 0; dim < scores.dim(); ++dim)
-    {
-        dims.push_back(scores.size(dim));
-    }
-    checkMasks(tensors.masks, {dims, scores, "scores"});
+    checkMasks(tensors.masks, viewOf(scores, "scores"));
     return {torch::stable::contiguous(scores), readable(tensors.masks)};
 }
 
@@ -29,15 +21,10 @@ MaskedSoftmaxParams paramsOf(SoftmaxTensors const& tensors, MaskScalars const& s
     MaskedSoftmaxParams params;
     params.scores = scores.const_data_ptr();
     params.type = dataType(scores, "scores");
-    std::fill(std::begin(params.dims), std::end(params.dims), int64_t{1});
-    for (int64_t dim = 0; dim < rank; ++dim)
-    {
-        params.dims[softmaxDimension(dim, rank)] = scores.size(dim);
-    }
+    setDims(params.dims, rank, [&](int64_t dim) { return scores.size(dim); });
     setContiguous(params);
     setMask(params, tensors.masks, scalars, rank);
-    params.bias = spreadOverScores(params.bias, rank);
-    params.keep = spreadOverScores(params.keep, rank);
+    spreadMasks(params, rank);
     return params;
 }
 

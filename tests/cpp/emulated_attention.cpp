@@ -9,11 +9,6 @@
 #include "emulated_grid.h"
 #include "fused_attention.h"
 
-#include <cstdio>
-#include <exception>
-
-#define ATTNGRAFT_TEST_EXPORT extern "C" __attribute__((visibility("default")))
-
 namespace
 {
 
@@ -22,11 +17,11 @@ using attngraft::emulation::grids;
 using attngraft::emulation::runGrid;
 
 //! What is asked for with a null pointer.
-constexpr Device kPlainDevice{attngraft::kSharedBytesAnywhere, 0, 0, 0};
+constexpr Device kPlainDevice{attngraft::kSharedBytesAnywhere};
 
-void chooseDevice(Device const* device)
+Device const& chosen(Device const* device)
 {
-    grids().device = device != nullptr ? *device : kPlainDevice;
+    return device != nullptr ? *device : kPlainDevice;
 }
 
 template <typename Math>
@@ -81,25 +76,6 @@ cudaError_t launchAttentionBFloat16(AttentionPlan const& plan, cudaStream_t)
 
 } // namespace attngraft
 
-// The runtime's two functions that planning asks.
-extern "C" cudaError_t cudaGetDevice(int* device)
-{
-    *device = 0;
-    return cudaSuccess;
-}
-
-extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int)
-{
-    Device const& device = grids().device;
-    switch (attribute)
-    {
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = device.sharedBytes; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = device.hasWarpgroups != 0 ? 9 : 8; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
-    default: return cudaErrorInvalidValue;
-    }
-}
-
 //! Size of FusedAttentionParams in bytes.
 ATTNGRAFT_TEST_EXPORT size_t attngraft_test_attention_params_size()
 {
@@ -110,7 +86,7 @@ ATTNGRAFT_TEST_EXPORT size_t attngraft_test_attention_params_size()
 ATTNGRAFT_TEST_EXPORT int attngraft_test_attention_variants(
     attngraft::FusedAttentionParams const* params, int32_t* variants, int capacity, Device const* device)
 {
-    chooseDevice(device);
+    grids().device = chosen(device);
     return attngraft::attentionVariants(*params, variants, capacity);
 }
 
@@ -124,20 +100,6 @@ ATTNGRAFT_TEST_EXPORT size_t attngraft_test_attention_workspace(attngraft::Fused
 ATTNGRAFT_TEST_EXPORT int attngraft_test_fused_attention(attngraft::FusedAttentionParams const* params,
     Device const* device, unsigned seed, char* message, size_t messageBytes)
 {
-    chooseDevice(device);
-    grids().error = nullptr;
-    grids().random.seed(seed);
-    cudaError_t const status = attngraft::launchFusedAttention(*params, nullptr);
-    if (grids().error)
-    {
-        try
-        {
-            std::rethrow_exception(grids().error);
-        }
-        catch (std::exception const& error)
-        {
-            std::snprintf(message, messageBytes, "%s", error.what());
-        }
-    }
-    return status;
+    return attngraft::emulation::launchOn(
+        chosen(device), seed, message, messageBytes, [&] { return attngraft::launchFusedAttention(*params, nullptr); });
 }

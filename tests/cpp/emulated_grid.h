@@ -5,20 +5,27 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <random>
+
+//! What Python's ctypes call.
+#define ATTNGRAFT_TEST_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace attngraft::emulation
 {
 
-//! tests/python/attention_abi.py mirrors it.
+//! tests/python/emulated_device.py mirrors it.
 struct Device
 {
-    int32_t sharedBytes; //!< that a block can have
-    int32_t hasWarpgroups;
-    int32_t hasBulkCopies;  //!< of keys and values
-    int32_t hasQueryCopies; //!< bulk ones
+    int32_t sharedBytes{0}; //!< that a block can have
+    int32_t hasWarpgroups{0};
+    int32_t hasBulkCopies{0};  //!< of keys and values
+    int32_t hasQueryCopies{0}; //!< bulk ones
+    int32_t multiprocessors{0};
+    int32_t hasClusters{0};
 };
 
 struct Grids
@@ -60,6 +67,29 @@ cudaError_t runGrid(dim3 grid, int threads, int sharedBytes, Kernel const& kerne
         return cudaErrorLaunchFailure;
     }
     return cudaSuccess;
+}
+
+//! Runs `launch` on `device`, threads in an order that `seed` decides. Returns the cudaError_t; what went wrong on the
+//! device is then in `message`.
+template <typename Launch>
+int launchOn(Device const& device, unsigned seed, char* message, size_t messageBytes, Launch const& launch)
+{
+    grids().device = device;
+    grids().error = nullptr;
+    grids().random.seed(seed);
+    cudaError_t const status = launch();
+    if (grids().error)
+    {
+        try
+        {
+            std::rethrow_exception(grids().error);
+        }
+        catch (std::exception const& error)
+        {
+            std::snprintf(message, messageBytes, "%s", error.what());
+        }
+    }
+    return status;
 }
 
 } // namespace attngraft::emulation

@@ -10,30 +10,19 @@
 
 #include "emulated_grid.h"
 
-#include <cstdio>
-#include <exception>
-
-#define ATTNGRAFT_TEST_EXPORT extern "C" __attribute__((visibility("default")))
-
 namespace
 {
 
 using attngraft::SoftmaxPlan;
+using attngraft::emulation::Device;
 using attngraft::emulation::globalMemory;
-using attngraft::emulation::grids;
 using attngraft::emulation::MemoryRange;
 using attngraft::emulation::runGrid;
 
-//! tests/python/softmax_abi.py mirrors both.
-struct EmulatedDevice
-{
-    int32_t multiprocessors;
-    int32_t hasClusters;
-};
-
+//! tests/python/softmax_abi.py mirrors it.
 struct EmulatedRun
 {
-    EmulatedDevice device;
+    Device device;
     uint32_t seed;
     MemoryRange const* readable; //!< the first one is the scores
     MemoryRange const* writable;
@@ -43,12 +32,6 @@ struct EmulatedRun
     int64_t stored;
     char message[500];
 };
-
-EmulatedDevice& device()
-{
-    static EmulatedDevice current{};
-    return current;
-}
 
 struct EmulatedLaunch
 {
@@ -95,23 +78,6 @@ cudaError_t launchSoftmaxBFloat16(SoftmaxPlan const& plan, cudaStream_t)
 
 } // namespace attngraft
 
-// The runtime's two functions that a launch asks.
-extern "C" cudaError_t cudaGetDevice(int* index)
-{
-    *index = 0;
-    return cudaSuccess;
-}
-
-extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int)
-{
-    switch (attribute)
-    {
-    case cudaDevAttrMultiProcessorCount: *value = device().multiprocessors; return cudaSuccess;
-    case cudaDevAttrClusterLaunch: *value = device().hasClusters; return cudaSuccess;
-    default: return cudaErrorInvalidValue;
-    }
-}
-
 ATTNGRAFT_TEST_EXPORT size_t attngraft_test_params_size()
 {
     return sizeof(attngraft::MaskedSoftmaxParams);
@@ -119,7 +85,7 @@ ATTNGRAFT_TEST_EXPORT size_t attngraft_test_params_size()
 
 //! Strategy, rung and blocks of the policy, then the mask's kind. False for parameters outside the contract.
 ATTNGRAFT_TEST_EXPORT bool attngraft_test_softmax_policy(
-    attngraft::MaskedSoftmaxParams const* params, EmulatedDevice const* on, int32_t* found)
+    attngraft::MaskedSoftmaxParams const* params, Device const* on, int32_t* found)
 {
     SoftmaxPlan plan;
     if (!attngraft::makeSoftmaxPlan(*params, {on->multiprocessors, on->hasClusters != 0}, plan))
@@ -152,26 +118,13 @@ ATTNGRAFT_TEST_EXPORT bool attngraft_test_softmax_rung(int32_t index, int32_t te
 ATTNGRAFT_TEST_EXPORT int attngraft_test_emulated_softmax(
     attngraft::MaskedSoftmaxParams const* params, EmulatedRun* run)
 {
-    device() = run->device;
     globalMemory() = {};
     globalMemory().readable.assign(run->readable, run->readable + run->readableCount);
     globalMemory().writable.assign(run->writable, run->writable + run->writableCount);
     globalMemory().counted = run->readable[0];
-    grids().error = nullptr;
-    grids().random.seed(run->seed);
-    cudaError_t const status = attngraft::launchMaskedSoftmax(*params, nullptr);
+    int const status = attngraft::emulation::launchOn(run->device, run->seed, run->message, sizeof(run->message),
+        [&] { return attngraft::launchMaskedSoftmax(*params, nullptr); });
     run->scoresRead = globalMemory().bytesRead;
     run->stored = globalMemory().bytesStored;
-    if (grids().error)
-    {
-        try
-        {
-            std::rethrow_exception(grids().error);
-        }
-        catch (std::exception const& error)
-        {
-            std::snprintf(run->message, sizeof(run->message), "%s", error.what());
-        }
-    }
     return status;
 }

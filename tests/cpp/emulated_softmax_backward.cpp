@@ -10,23 +10,11 @@
 #include "softmax_backward_rows.cuh"
 #include "softmax_bias_gradient.cuh"
 
-#include <cstdio>
-#include <exception>
-
-#define ATTNGRAFT_TEST_EXPORT extern "C" __attribute__((visibility("default")))
-
 namespace
 {
 
-using attngraft::emulation::grids;
+using attngraft::emulation::Device;
 using attngraft::emulation::rowLaunch;
-
-//! Multiprocessors of the device; 0: of one without clusters.
-int& multiprocessors()
-{
-    static int count = 0;
-    return count;
-}
 
 template <typename Kernel>
 cudaError_t runBlocks(int64_t blocks, int threads, int cluster, int scratchFloats, Kernel const& kernel)
@@ -118,23 +106,6 @@ cudaError_t launchSoftmaxBackwardBFloat16(SoftmaxBackwardPlans const& plans, cud
 
 } // namespace attngraft
 
-// The runtime's two functions that the launch asks.
-extern "C" cudaError_t cudaGetDevice(int* device)
-{
-    *device = 0;
-    return cudaSuccess;
-}
-
-extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int)
-{
-    switch (attribute)
-    {
-    case cudaDevAttrClusterLaunch: *value = multiprocessors() > 0 ? 1 : 0; return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount: *value = multiprocessors(); return cudaSuccess;
-    default: return cudaErrorInvalidValue;
-    }
-}
-
 //! Size of MaskedSoftmaxBackwardParams in bytes.
 ATTNGRAFT_TEST_EXPORT size_t attngraft_test_softmax_backward_params_size()
 {
@@ -147,26 +118,12 @@ ATTNGRAFT_TEST_EXPORT size_t attngraft_test_softmax_backward_workspace(
     return attngraft::softmaxBackwardWorkspaceBytes(*params);
 }
 
-//! Runs on host memory, on a device of so many multiprocessors (0: without clusters), threads in an order that `seed`
-//! decides. Returns the cudaError_t; what went wrong on the device is then in `message`.
+//! Runs on host memory, on `device` (nullptr: one without clusters), threads in an order that `seed` decides. Returns
+//! the cudaError_t; what went wrong on the device is then in `message`.
 ATTNGRAFT_TEST_EXPORT int attngraft_test_softmax_backward(attngraft::MaskedSoftmaxBackwardParams const* params,
-    int clusterMultiprocessors, unsigned seed, char* message, size_t messageBytes)
+    Device const* device, unsigned seed, char* message, size_t messageBytes)
 {
-    multiprocessors() = clusterMultiprocessors;
-    grids().error = nullptr;
-    grids().random.seed(seed);
     allowTensors(*params);
-    cudaError_t const status = attngraft::launchMaskedSoftmaxBackward(*params, nullptr);
-    if (grids().error)
-    {
-        try
-        {
-            std::rethrow_exception(grids().error);
-        }
-        catch (std::exception const& error)
-        {
-            std::snprintf(message, messageBytes, "%s", error.what());
-        }
-    }
-    return status;
+    return attngraft::emulation::launchOn(device != nullptr ? *device : Device{}, seed, message, messageBytes,
+        [&] { return attngraft::launchMaskedSoftmaxBackward(*params, nullptr); });
 }

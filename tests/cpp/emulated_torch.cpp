@@ -18,7 +18,7 @@ int attngraft_test_fused_attention(attngraft::FusedAttentionParams const* params
     char* message, size_t messageBytes);
 // emulated_softmax_backward.cpp
 size_t attngraft_test_softmax_backward_workspace(attngraft::MaskedSoftmaxBackwardParams const* params);
-int attngraft_test_softmax_backward(attngraft::MaskedSoftmaxBackwardParams const* params, int clusterMultiprocessors,
+int attngraft_test_softmax_backward(attngraft::MaskedSoftmaxBackwardParams const* params, void const* device,
     unsigned seed, char* message, size_t messageBytes);
 }
 
@@ -70,7 +70,7 @@ private:
     static void launchBackward(MaskedSoftmaxBackwardParams const& params)
     {
         std::string message(kMessageBytes, '\0');
-        requireSuccess(attngraft_test_softmax_backward(&params, 0, 0, message.data(), message.size()), message);
+        requireSuccess(attngraft_test_softmax_backward(&params, nullptr, 0, message.data(), message.size()), message);
     }
 
     static void requireSuccess(int status, std::string const& message)

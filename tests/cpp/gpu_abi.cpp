@@ -1,6 +1,6 @@
 // The kernels' launches with C linkage, so that Python's ctypes can call them without TensorRT.
-// tests/gpu/kernel_abi.py, tests/python/softmax_backward_abi.py and attention_abi.py mirror the params structs and
-// check their sizes.
+// softmax_abi.py, softmax_backward_abi.py and attention_abi.py of tests/python mirror the params structs; who loads the
+// library checks their sizes.
 #include "fused_attention.h"
 #include "masked_softmax.h"
 #include "masked_softmax_backward.h"

@@ -15,8 +15,6 @@ namespace attngraft
 namespace
 {
 
-constexpr int kQueryDim = kMaxRank - 2;
-constexpr int kKeyDim = kMaxRank - 1;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 float load(void const* data, int64_t index, DataType type)
@@ -85,8 +83,7 @@ public:
     explicit Reference(MaskedSoftmaxParams const& params)
         : mParams(params)
         , mKeys(params.dims[kKeyDim])
-        , mMask{params.dims[kQueryDim], mKeys, params.causal, params.windowLeft, params.windowRight, params.kvLengths,
-              params.kvStarts}
+        , mMask(intervalMask(params, params.dims[kQueryDim], mKeys))
     { }
 
     //! The rows of all indices in the dimensions from `dim` on. `index` holds those before it.

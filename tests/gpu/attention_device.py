@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from attention_abi import MAX_VARIANTS, FusedAttentionParams, make_params
-from attention_cases import DTYPES, AttentionCase
+from attention_cases import AttentionCase
 from cuda.bindings import runtime as cudart
+from mask_abi import DTYPES
 
 from attngraft.contract import FusedAttention
 from kernel_abi import POISON, checked, download, guarded_memory, library, upload

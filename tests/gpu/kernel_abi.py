@@ -21,14 +21,8 @@ from attngraft.contract import MaskedSoftmax
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # what the tests on the CPU share
 
-from softmax_abi import (  # noqa: E402 - found through the line above
-    DTYPES,
-    GUARD_BYTES,
-    POISON,
-    MaskedSoftmaxParams,
-    full_dims,
-    make_params,
-)
+from mask_abi import DTYPES  # noqa: E402 - found through the line above
+from softmax_abi import GUARD_BYTES, POISON, MaskedSoftmaxParams, full_dims, make_params  # noqa: E402
 
 __all__ = ["DTYPES", "POISON", "full_dims", "make_params"]  # and what is below
 

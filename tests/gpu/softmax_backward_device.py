@@ -13,8 +13,9 @@ from functools import cache
 
 import numpy as np
 from cuda.bindings import runtime as cudart
+from mask_abi import DTYPES
 from softmax_backward_abi import MaskedSoftmaxBackwardParams, make_params, names_of
-from softmax_backward_cases import DTYPES, BackwardCase
+from softmax_backward_cases import BackwardCase
 
 from kernel_abi import checked, download, guarded_memory, library, upload
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from attention_abi import FusedAttentionParams
 from attention_cases import (
-    DTYPES,
     HEAD_SIZES,
     AttentionCase,
     assert_attention_matches,
@@ -20,6 +19,7 @@ from attention_cases import (
     random_attention,
 )
 from cuda.bindings import runtime as cudart
+from mask_abi import DTYPES
 
 from attention_device import PlacedAttention, attention, launch_attention, placed, variants_of_case
 from attngraft.contract import EmptyRows, FusedAttention, Role

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from attention_abi import BroadcastTensor, FusedAttentionParams
-from attention_cases import DTYPES, AttentionCase, assert_attention_matches, expected_attention
+from attention_abi import FusedAttentionParams
+from attention_cases import AttentionCase, assert_attention_matches, expected_attention
+from mask_abi import DTYPES, BroadcastTensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -7,7 +7,8 @@ import os
 import numpy as np
 import pytest
 from cuda.bindings import runtime as cudart
-from softmax_backward_cases import CASES, DTYPES, make_case, random_backward
+from mask_abi import DTYPES
+from softmax_backward_cases import CASES, make_case, random_backward
 from softmax_backward_device import backward, placed
 
 from kernel_abi import checked, upload

@@ -7,34 +7,15 @@ Mirrors plugin/kernels/fused_attention.h. `emulated_attention` runs the kernels'
 from __future__ import annotations
 
 import ctypes
-import os
 from functools import cache
-from pathlib import Path
 
 import numpy as np
-from attention_cases import DTYPES, AttentionCase
+from attention_cases import AttentionCase
+from emulated_device import MESSAGE_BYTES, SHARED_BYTES, Device, library_path
+from mask_abi import TYPE_CODES, MaskParams, aligned_strides
 
-from attngraft.contract import CausalMode, EmptyRows, Role
-
-TYPE_CODES = {"float32": 0, "float16": 1, "bfloat16": 2}
-KEEP_CODES = {1: 0, 4: 1, 8: 2}  # by bytes of an element
-SCORE_DIMS, MAX_RANK = 4, 6
+SCORE_DIMS = 4
 MAX_VARIANTS = 64
-MESSAGE_BYTES = 500
-SHARED_BYTES = 227 * 1024
-"""Of a block on compute capability 9.0."""
-
-
-class Device(ctypes.Structure):
-    """An emulated device: bytes of a block's shared memory, warp groups, bulk copies of keys and values, of queries."""
-
-    _fields_ = [
-        ("shared_bytes", ctypes.c_int32),
-        ("has_warpgroups", ctypes.c_int32),
-        ("has_bulk_copies", ctypes.c_int32),
-        ("has_query_copies", ctypes.c_int32),
-    ]
-
 
 PLAIN = Device(SHARED_BYTES, 0, 0)
 WARPGROUPS = Device(SHARED_BYTES, 1, 1, 1)
@@ -43,10 +24,6 @@ KEYS_ALONE = Device(SHARED_BYTES, 1, 1, 0)
 WARPGROUPS_ALONE = Device(SHARED_BYTES, 1, 0, 0)
 """The kernels of compute capability 9.0 where the driver has no bulk copies, or strides are not such as they
 need: those of keys and values, of queries, or of all."""
-
-
-class BroadcastTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * MAX_RANK)]
 
 
 class HeadTensor(ctypes.Structure):
@@ -58,7 +35,7 @@ class HeadTensor(ctypes.Structure):
     ]
 
 
-class FusedAttentionParams(ctypes.Structure):
+class FusedAttentionParams(MaskParams):
     _fields_ = [
         *((name, HeadTensor) for name in ("query", "key", "value", "context")),
         ("log_sum_exp", ctypes.c_void_p),
@@ -77,34 +54,15 @@ class FusedAttentionParams(ctypes.Structure):
         ),
         ("type", ctypes.c_int32),
         ("is_exact", ctypes.c_bool),
-        ("bias", BroadcastTensor),
-        ("bias_is_float32", ctypes.c_bool),
-        ("keep", BroadcastTensor),
-        ("keep_type", ctypes.c_int32),
-        ("kv_lengths", ctypes.c_void_p),
-        ("kv_starts", ctypes.c_void_p),
-        ("scale", ctypes.c_float),
-        ("softcap", ctypes.c_float),
-        ("causal", ctypes.c_int32),
-        ("window_left", ctypes.c_int64),
-        ("window_right", ctypes.c_int64),
-        ("empty_rows", ctypes.c_int32),
         ("variant", ctypes.c_int32),
         ("workspace", ctypes.c_void_p),
     ]
 
 
-def _built_library() -> Path:
-    """Of the build that `make test` makes, or of one in `build` itself."""
-    build = Path(__file__).parents[2] / "build"
-    places = [folder / "lib" / "libattngraft_emulated_attention.so" for folder in (build / "dev", build)]
-    return next((place for place in places if place.exists()), places[0])
-
-
 @cache
 def emulation() -> ctypes.CDLL:
     """The emulating library; its struct has the size of the mirror above."""
-    library = ctypes.CDLL(os.environ.get("ATTNGRAFT_EMULATED_ATTENTION") or str(_built_library()))
+    library = ctypes.CDLL(str(library_path("attention")))
     library.attngraft_test_attention_params_size.restype = ctypes.c_size_t
     library.attngraft_test_attention_workspace.restype = ctypes.c_size_t
     assert library.attngraft_test_attention_params_size() == ctypes.sizeof(FusedAttentionParams)
@@ -116,16 +74,6 @@ def head_tensor(array: np.ndarray, address: int, shape: tuple[int, int, int, int
     assert array.shape == shape and (array.strides[3] == array.itemsize or shape[3] == 1 or array.size == 0)
     batch, head, row = (stride // array.itemsize for stride in array.strides[:3])
     return HeadTensor(address, batch, head, row)
-
-
-def broadcast_tensor(array: np.ndarray, address: int) -> BroadcastTensor:
-    """A contiguous array that broadcasts to the scores [B, H, Sq, Sk]."""
-    aligned = (1,) * (SCORE_DIMS - array.ndim) + array.shape
-    strides, step = [0] * MAX_RANK, 1
-    for axis in reversed(range(SCORE_DIMS)):
-        strides[axis] = step if aligned[axis] != 1 else 0
-        step *= aligned[axis]
-    return BroadcastTensor(address, (ctypes.c_int64 * MAX_RANK)(*strides))
 
 
 def make_params(
@@ -150,23 +98,11 @@ def make_params(
         value_size=value_size,
         type=TYPE_CODES[case.dtype],
         is_exact=bool(config.exact),
-        scale=config.scale,
-        softcap=config.softcap,
-        causal=CausalMode.ALL.index(config.causal),
-        window_left=config.window_left,
-        window_right=config.window_right,
-        empty_rows=EmptyRows.ALL.index(config.empty_rows),
         variant=variant,
         workspace=addresses.get("workspace"),
-        kv_lengths=addresses.get(Role.KV_LENGTHS),
-        kv_starts=addresses.get(Role.KV_STARTS),
     )
-    if Role.BIAS in case.operands:
-        params.bias = broadcast_tensor(case.operands[Role.BIAS], addresses[Role.BIAS])
-        params.bias_is_float32 = case.operands[Role.BIAS].dtype == np.float32
-    if Role.KEEP in case.operands:
-        params.keep = broadcast_tensor(case.operands[Role.KEEP], addresses[Role.KEEP])
-        params.keep_type = KEEP_CODES[case.operands[Role.KEEP].dtype.itemsize]
+    operands = {role: (addresses[role], array.shape, array.dtype) for role, array in case.operands.items()}
+    params.set_mask(config, operands, lambda shape: aligned_strides(shape, SCORE_DIMS))
     return params
 
 
@@ -222,5 +158,3 @@ def emulated_attention(
     case.assert_nothing_else_written(context)
     return context, logarithms
 
-
-assert set(TYPE_CODES) == set(DTYPES)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import ml_dtypes
 import numpy as np
+from mask_abi import DTYPES
 
 from attngraft.contract import KEEP_DTYPES, CausalMode, EmptyRows, FusedAttention, Role
 from attngraft.verify import oracle
-
-DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 TOLERANCES = {
     "float32": 3e-3,  # TF32: factors of 11 bits

@@ -8,32 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Protocol
 
-import ml_dtypes
 import numpy as np
+from emulated_device import MESSAGE_BYTES, Device, library_path
+from mask_abi import MAX_RANK, TYPE_CODES, MaskParams, Operand, aligned_strides
 
-from attngraft.contract import CausalMode, EmptyRows, MaskedSoftmax, Role
+from attngraft.contract import MaskedSoftmax
 
-MAX_RANK = 6
-DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-TYPE_CODES = {DTYPES["float32"]: 0, DTYPES["float16"]: 1, DTYPES["bfloat16"]: 2}
-KEEP_CODES = {1: 0, 4: 1, 8: 2}  # by bytes of an element
 POISON = 0xFF  # NaN in every floating type
 GUARD_BYTES = 256  # before and after an output, to see a write outside of it; keeps the alignment of allocations
-MESSAGE_BYTES = 500
 
 
-class BroadcastTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("strides", ctypes.c_int64 * MAX_RANK)]
-
-
-class MaskedSoftmaxParams(ctypes.Structure):
+class MaskedSoftmaxParams(MaskParams):
     _fields_ = [
         ("scores", ctypes.c_void_p),
         ("probabilities", ctypes.c_void_p),
@@ -41,18 +31,6 @@ class MaskedSoftmaxParams(ctypes.Structure):
         ("scores_strides", ctypes.c_int64 * MAX_RANK),
         ("probabilities_strides", ctypes.c_int64 * MAX_RANK),
         ("type", ctypes.c_int32),
-        ("bias", BroadcastTensor),
-        ("bias_is_float32", ctypes.c_bool),
-        ("keep", BroadcastTensor),
-        ("keep_type", ctypes.c_int32),
-        ("kv_lengths", ctypes.c_void_p),
-        ("kv_starts", ctypes.c_void_p),
-        ("scale", ctypes.c_float),
-        ("softcap", ctypes.c_float),
-        ("causal", ctypes.c_int32),
-        ("window_left", ctypes.c_int64),
-        ("window_right", ctypes.c_int64),
-        ("empty_rows", ctypes.c_int32),
     ]
 
 
@@ -71,13 +49,12 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def broadcast_strides(shape: tuple[int, ...], scores: tuple[int, ...]) -> list[int]:
     """Element strides of a contiguous tensor for each of the six score dimensions, 0 where it is broadcast."""
-    aligned = (1,) * (len(scores) - len(shape)) + tuple(shape)
-    strides, step = [0] * len(scores), 1
-    for axis in reversed(range(len(scores))):
-        strides[axis] = step if aligned[axis] != 1 else 0
-        step *= aligned[axis]
-    batch = strides[:1] if len(scores) > 2 else [0]
-    inner = strides[1:] if len(scores) > 2 else strides
+    return spread_strides(aligned_strides(shape, len(scores)))
+
+
+def spread_strides(strides: list[int]) -> list[int]:
+    """Strides, one for each dimension of scores, moved to where these lie among six."""
+    batch, inner = (strides[:1], strides[1:]) if len(strides) > 2 else ([0], strides)
     return batch + [0] * (MAX_RANK - 1 - len(inner)) + inner
 
 
@@ -87,27 +64,13 @@ def make_params(
     shape: tuple[int, ...],
     dtype: np.dtype,
     config: MaskedSoftmax,
-    operands: dict[str, tuple[int, tuple[int, ...], np.dtype]],
+    operands: dict[str, Operand],
 ) -> MaskedSoftmaxParams:
-    """Parameters over device addresses. `operands`: role -> (address, shape, dtype)."""
-    params = MaskedSoftmaxParams(scores=scores, probabilities=probabilities, type=TYPE_CODES[dtype])
+    """Parameters over device addresses. `operands`: by role."""
+    params = MaskedSoftmaxParams(scores=scores, probabilities=probabilities, type=TYPE_CODES[dtype.name])
     params.dims[:] = full_dims(shape)
     params.scores_strides[:] = params.probabilities_strides[:] = contiguous_strides(shape)
-    for role in (Role.BIAS, Role.KEEP):
-        if role in operands:
-            address, operand_shape, _ = operands[role]
-            strides = (ctypes.c_int64 * MAX_RANK)(*broadcast_strides(operand_shape, shape))
-            setattr(params, role, BroadcastTensor(address, strides))
-    if Role.BIAS in operands:
-        params.bias_is_float32 = operands[Role.BIAS][2] == np.float32
-    if Role.KEEP in operands:
-        params.keep_type = KEEP_CODES[operands[Role.KEEP][2].itemsize]
-    params.kv_lengths = operands[Role.KV_LENGTHS][0] if Role.KV_LENGTHS in operands else None
-    params.kv_starts = operands[Role.KV_STARTS][0] if Role.KV_STARTS in operands else None
-    params.scale, params.softcap = config.scale, config.softcap
-    params.causal = CausalMode.ALL.index(config.causal)
-    params.window_left, params.window_right = config.window_left, config.window_right
-    params.empty_rows = EmptyRows.ALL.index(config.empty_rows)
+    params.set_mask(config, operands, lambda operand: broadcast_strides(operand, shape))
     return params
 
 
@@ -119,16 +82,10 @@ class AnyCase(Protocol):
     operands: dict[str, np.ndarray]
 
 
-class Device(ctypes.Structure):
-    """An emulated device."""
-
-    _fields_ = [("multiprocessors", ctypes.c_int32), ("has_clusters", ctypes.c_int32)]
-
-
-MANY_ROWS = Device(1, 1)
+MANY_ROWS = Device(multiprocessors=1, has_clusters=1)
 """On one multiprocessor no number of rows is small: clusters serve long rows only."""
-FEW_ROWS = Device(132, 1)
-WITHOUT_CLUSTERS = Device(1, 0)
+FEW_ROWS = Device(multiprocessors=132, has_clusters=1)
+WITHOUT_CLUSTERS = Device(multiprocessors=1)
 
 
 class MemoryRange(ctypes.Structure):
@@ -149,17 +106,10 @@ class EmulatedRun(ctypes.Structure):
     ]
 
 
-def _built_library() -> Path:
-    """Of the build that `make test` makes, or of one in `build` itself."""
-    build = Path(__file__).parents[2] / "build"
-    places = [folder / "lib" / "libattngraft_emulated_softmax.so" for folder in (build / "dev", build)]
-    return next((place for place in places if place.exists()), places[0])
-
-
 @cache
 def emulation() -> ctypes.CDLL:
     """The emulating library; its struct has the size of the mirror above."""
-    library = ctypes.CDLL(os.environ.get("ATTNGRAFT_EMULATED_SOFTMAX") or str(_built_library()))
+    library = ctypes.CDLL(str(library_path("softmax")))
     library.attngraft_test_params_size.restype = ctypes.c_size_t
     library.attngraft_test_softmax_policy.restype = ctypes.c_bool
     library.attngraft_test_softmax_rung.restype = ctypes.c_bool
@@ -199,9 +149,11 @@ class Placed:
 
     def element_strides(self) -> list[int]:
         """One for each of the six dimensions."""
-        steps = [step // self.array.itemsize for step in self.array.strides]
-        batch, inner = (steps[:1], steps[1:]) if len(steps) > 2 else ([0], steps)
-        return batch + [0] * (MAX_RANK - 1 - len(inner)) + inner
+        return spread_strides([step // self.array.itemsize for step in self.array.strides])
+
+    @property
+    def address(self) -> int:
+        return self.array.ctypes.data
 
     def remember(self) -> None:
         self._before = self._memory.copy()
@@ -267,7 +219,7 @@ def emulated_softmax(
         arrays[role].array[...] = array
     addresses = {role: (arrays[role].range.low, array.shape, array.dtype) for role, array in operands.items()}
     params = make_params(
-        placed.array.ctypes.data, made.array.ctypes.data, scores.shape, scores.dtype, config, addresses
+        placed.address, made.address, scores.shape, scores.dtype, config, addresses
     )
     params.scores_strides[:], params.probabilities_strides[:] = placed.element_strides(), made.element_strides()
     readable = _ranges([placed.range, *(array.range for array in arrays.values())])

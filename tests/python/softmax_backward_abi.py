@@ -7,53 +7,34 @@ library `libattngraft_emulated_softmax_backward.so`, CMake option ATTNGRAFT_BUIL
 from __future__ import annotations
 
 import ctypes
-import os
 from functools import cache
-from pathlib import Path
 
-import attention_abi
 import numpy as np
-from softmax_backward_cases import DTYPES, BackwardCase
+from emulated_device import MESSAGE_BYTES, Device, library_path
+from mask_abi import DTYPES, MAX_RANK, TYPE_CODES, MaskParams
+from softmax_abi import Layout, Placed, broadcast_strides, full_dims
+from softmax_backward_cases import BackwardCase
 
-from attngraft.contract import CausalMode, EmptyRows, Role
-from softmax_abi import KEEP_CODES, MAX_RANK, POISON, TYPE_CODES, BroadcastTensor, broadcast_strides, full_dims
+from attngraft.contract import Role
 
 __all__ = ["MaskedSoftmaxBackwardParams", "emulated_backward", "emulation", "make_params", "names_of"]
 
-MESSAGE_BYTES = 500
-ALIGNMENT = 256
-GUARD_BYTES = 256
-"""Before and behind an output, to see a write outside of it."""
 
-
-class MaskedSoftmaxBackwardParams(ctypes.Structure):
+class MaskedSoftmaxBackwardParams(MaskParams):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("probabilities", "gradient", "scores", "scores_gradient")),
         ("dims", ctypes.c_int64 * MAX_RANK),
         ("type", ctypes.c_int32),
         ("bias_gradient", ctypes.c_void_p),
         ("bias_gradient_strides", ctypes.c_int64 * MAX_RANK),
-        ("bias", BroadcastTensor),
-        ("bias_is_float32", ctypes.c_bool),
-        ("keep", BroadcastTensor),
-        ("keep_type", ctypes.c_int32),
-        ("kv_lengths", ctypes.c_void_p),
-        ("kv_starts", ctypes.c_void_p),
-        ("scale", ctypes.c_float),
-        ("softcap", ctypes.c_float),
-        ("causal", ctypes.c_int32),
-        ("window_left", ctypes.c_int64),
-        ("window_right", ctypes.c_int64),
-        ("empty_rows", ctypes.c_int32),
         ("workspace", ctypes.c_void_p),
     ]
 
 
 @cache
 def emulation() -> ctypes.CDLL:
-    """The emulating library, beside that of attention; its struct has the size of the mirror above."""
-    beside = Path(attention_abi.emulation()._name).with_name("libattngraft_emulated_softmax_backward.so")
-    library = ctypes.CDLL(os.environ.get("ATTNGRAFT_EMULATED_SOFTMAX_BACKWARD") or str(beside))
+    """The emulating library; its struct has the size of the mirror above."""
+    library = ctypes.CDLL(str(library_path("softmax_backward")))
     library.attngraft_test_softmax_backward_params_size.restype = ctypes.c_size_t
     library.attngraft_test_softmax_backward_workspace.restype = ctypes.c_size_t
     assert library.attngraft_test_softmax_backward_params_size() == ctypes.sizeof(MaskedSoftmaxBackwardParams)
@@ -69,31 +50,18 @@ def names_of(case: BackwardCase) -> dict[str, tuple[np.ndarray, int]]:
 
 def make_params(case: BackwardCase, addresses: dict[str, int]) -> MaskedSoftmaxBackwardParams:
     """`addresses`: of all that names_of says, "scores_gradient", and, if wanted, "bias_gradient" and "workspace"."""
-    config, shape = case.config, case.scores.shape
+    shape = case.scores.shape
     params = MaskedSoftmaxBackwardParams(
         probabilities=addresses["probabilities"],
         gradient=addresses["gradient"],
         scores=addresses["scores"],
         scores_gradient=addresses["scores_gradient"],
-        type=TYPE_CODES[case.scores.dtype],
-        kv_lengths=addresses.get(Role.KV_LENGTHS),
-        kv_starts=addresses.get(Role.KV_STARTS),
-        scale=config.scale,
-        softcap=config.softcap,
-        causal=CausalMode.ALL.index(config.causal),
-        window_left=config.window_left,
-        window_right=config.window_right,
-        empty_rows=EmptyRows.ALL.index(config.empty_rows),
+        type=TYPE_CODES[case.scores.dtype.name],
         workspace=addresses.get("workspace"),
     )
     params.dims[:] = full_dims(shape)
-    for role in {Role.BIAS, Role.KEEP} & case.operands.keys():
-        strides = (ctypes.c_int64 * MAX_RANK)(*broadcast_strides(case.operands[role].shape, shape))
-        setattr(params, role, BroadcastTensor(addresses[role], strides))
-    if Role.BIAS in case.operands:
-        params.bias_is_float32 = case.operands[Role.BIAS].dtype == np.float32
-    if Role.KEEP in case.operands:
-        params.keep_type = KEEP_CODES[case.operands[Role.KEEP].dtype.itemsize]
+    operands = {role: (addresses[role], array.shape, array.dtype) for role, array in case.operands.items()}
+    params.set_mask(case.config, operands, lambda operand: broadcast_strides(operand, shape))
     if case.bias_shape is not None:
         params.bias_gradient = addresses["bias_gradient"]
         params.bias_gradient_strides[:] = broadcast_strides(case.bias_shape, shape)
@@ -102,27 +70,8 @@ def make_params(case: BackwardCase, addresses: dict[str, int]) -> MaskedSoftmaxB
     return params
 
 
-class Guarded:
-    """An array in poisoned memory, so many bytes away from alignment."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, shift: int = 0) -> None:
-        size = int(np.prod(shape)) * dtype.itemsize
-        self._memory = np.full(size + 2 * GUARD_BYTES + 2 * ALIGNMENT, POISON, np.uint8)
-        self._first = -self._memory.ctypes.data % ALIGNMENT + GUARD_BYTES + shift
-        self._behind = self._first + size
-        self.array = self._memory[self._first : self._behind].view(dtype).reshape(shape)
-
-    @property
-    def address(self) -> int:
-        return self._memory.ctypes.data + self._first
-
-    def assert_nothing_else_written(self) -> None:
-        around = (self._memory[: self._first], self._memory[self._behind :])
-        assert all((part == POISON).all() for part in around), "a write outside a tensor"
-
-
-def _placed(array: np.ndarray, offset: int) -> Guarded:
-    there = Guarded(array.shape, array.dtype, offset * array.itemsize)
+def _placed(array: np.ndarray, offset: int) -> Placed:
+    there = Placed(array.shape, array.dtype, Layout(offset))
     there.array[...] = array
     return there
 
@@ -131,16 +80,19 @@ def emulated_backward(case: BackwardCase, seed: int = 0) -> tuple[np.ndarray, np
     """Gradients of the scores and of the bias. Outputs and workspace begin as NaN; inputs are seen to stay."""
     inputs = {name: _placed(*place) for name, place in names_of(case).items()}
     dtype = case.scores.dtype
-    outputs = {"scores_gradient": Guarded(case.scores.shape, dtype, case.offsets[3] * dtype.itemsize)}
+    outputs = {"scores_gradient": Placed(case.scores.shape, dtype, Layout(case.offsets[3]))}
     if case.bias_shape is not None:
-        outputs["bias_gradient"] = Guarded(case.bias_shape, DTYPES[case.bias_dtype])
+        outputs["bias_gradient"] = Placed(case.bias_shape, DTYPES[case.bias_dtype], Layout())
     params = make_params(case, {name: memory.address for name, memory in (inputs | outputs).items()})
     size = emulation().attngraft_test_softmax_backward_workspace(ctypes.byref(params))
-    outputs["workspace"] = Guarded((size,), np.dtype(np.uint8))
+    outputs["workspace"] = Placed((size,), np.dtype(np.uint8), Layout())
     params.workspace = outputs["workspace"].address
+    for memory in (*inputs.values(), *outputs.values()):
+        memory.remember()
     message = ctypes.create_string_buffer(MESSAGE_BYTES)
+    device = Device(multiprocessors=case.multiprocessors, has_clusters=case.multiprocessors > 0)
     status = emulation().attngraft_test_softmax_backward(
-        ctypes.byref(params), case.multiprocessors, seed, message, MESSAGE_BYTES
+        ctypes.byref(params), ctypes.byref(device), seed, message, MESSAGE_BYTES
     )
     assert status == 0, f"status {status}: {message.value.decode()}; {case.describe()}"
     for memory in (*inputs.values(), *outputs.values()):

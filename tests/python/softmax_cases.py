@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from mask_abi import DTYPES
 
 from attngraft.contract import KEEP_DTYPES, CausalMode, EmptyRows, MaskedSoftmax, Role
-
-from softmax_abi import DTYPES
 
 MAX_ELEMENTS = 150_000  # of a random case: the float64 oracle takes some milliseconds for it
 

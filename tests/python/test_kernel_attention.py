@@ -8,8 +8,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from attention_abi import Device, emulated_attention, variants
-from attention_cases import DTYPES, assert_attention_matches, normal_case, place, random_attention
+from attention_abi import emulated_attention, variants
+from attention_cases import assert_attention_matches, normal_case, place, random_attention
+from emulated_device import Device
+from mask_abi import DTYPES
 
 from attngraft.contract import EmptyRows, FusedAttention, Role
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from attention_abi import emulated_attention, variants
-from attention_cases import DTYPES, AttentionCase, expected_attention
+from attention_cases import AttentionCase, expected_attention
+from mask_abi import DTYPES
 
 from attngraft.contract import FusedAttention
 

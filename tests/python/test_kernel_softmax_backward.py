@@ -75,7 +75,7 @@ def status_of(changed: dict[str, object], config: MaskedSoftmax | None = None) -
     for name, value in changed.items():
         setattr(params, name, value)
     message = ctypes.create_string_buffer(1)
-    return emulation().attngraft_test_softmax_backward(ctypes.byref(params), 0, 0, message, 1)
+    return emulation().attngraft_test_softmax_backward(ctypes.byref(params), None, 0, message, 1)
 
 
 def test_parameters_outside_the_contract_are_refused() -> None:

@@ -7,13 +7,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+from emulated_device import Device
+from mask_abi import DTYPES
 from softmax_abi import (
-    DTYPES,
     FEW_ROWS,
     MANY_ROWS,
     NO_RUNG,
     WITHOUT_CLUSTERS,
-    Device,
     Emulated,
     Layout,
     emulated_softmax,

@@ -15,7 +15,6 @@ from attention_abi import (
     QUERIES_ALONE,
     WARPGROUPS,
     WARPGROUPS_ALONE,
-    Device,
     emulated_attention,
     variants,
     warpgroup_variants,
@@ -29,6 +28,7 @@ from attention_cases import (
     normal_case,
     random_attention,
 )
+from emulated_device import Device
 
 from attngraft.contract import CausalMode, EmptyRows, FusedAttention, Role
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol
 
-import attention_abi
 import numpy as np
 import torch
-from attention_cases import DTYPES, AttentionCase
+from attention_cases import AttentionCase
+from emulated_device import library_path
+from mask_abi import DTYPES
 
 from attngraft.contract import CausalMode, EmptyRows, MaskConfig
 
@@ -36,7 +36,7 @@ class MaskedCase(Protocol):
 
 def load_emulated() -> None:
     """Gives torch.ops.attngraft_emulated. Fails where it was not built."""
-    built = Path(attention_abi.emulation()._name).with_name("libattngraft_emulated_torch.so")
+    built = library_path("torch")
     assert built.is_file(), f"{built} was not built: CMake found no PyTorch beside the build's Python"
     torch.ops.load_library(str(built))
 

@@ -127,6 +127,41 @@ def test_a_diagonal_of_any_size(k: int) -> None:
     assert builds(repaired)
 
 
+@pytest.mark.parametrize("inverse", [0, 1])
+@pytest.mark.parametrize("axis", [1, 2, -2])
+@pytest.mark.parametrize("opset", [18, 20])
+def test_a_fourier_transform_by_matrix_products(opset: int, axis: int, inverse: int) -> None:
+    given = f"DFT<inverse = {inverse}, axis = {axis}>(x)" if opset < 20 else f"DFT<inverse = {inverse}>(x, , at)"
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["" : {opset}]>
+        g (float[B,S,12,2] x) => (float[B,S,12,2] y) {{ at = Constant<value = int64 {{{axis}}}>() y = {given} }}
+    """)
+    repaired, (repair,) = repair_model(model, RTX)
+    assert str(repair) == "y: transformed by matrix products, since TensorRT does not take DFT"
+    onnx.checker.check_model(repaired, full_check=True)
+    x = np.random.default_rng(0).standard_normal((2, 7, 12, 2)).astype(np.float32)
+    wanted = (np.fft.ifft if inverse else np.fft.fft)(x[..., 0] + 1j * x[..., 1], axis=axis if axis > 0 else 2)
+    np.testing.assert_allclose(run(repaired, {"x": x}), np.stack([wanted.real, wanted.imag], -1), atol=1e-5)
+    assert not builds(model)
+    assert builds(repaired)
+
+
+def test_what_a_fourier_transform_is_not_mended_for() -> None:
+    """One-sided, resized, of real numbers, or along an axis that the graph computes: left alone."""
+    for transform, made in (
+        ("DFT<onesided = 1>(x, , at)", ""),
+        ("DFT(x, n, at)", "n = Constant<value = int64 {8}>()"),
+        ("DFT(real, , at)", "real = Slice(x, first, second, last)"),
+        ("DFT(x, , which)", ""),
+    ):
+        model = onnx.parser.parse_model(f"""
+            <ir_version: 9, opset_import: ["" : 20]>
+            g (float[B,S,12,2] x, int64 which, int64[1] first, int64[1] second, int64[1] last) => (float[B,N,M,2] y)
+            {{ at = Constant<value = int64 {{1}}>() {made} y = {transform} }}
+        """)
+        assert repair_model(model, RTX)[0] is model
+
+
 def test_a_diagonal_of_fixed_size_is_left_alone() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>

@@ -21,6 +21,9 @@ FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 MAX_CONSTANT_NODES = 8
 """Nodes that make a constant of axes: exporters that fold nothing write two or three."""
 
+DFT_AXIS_IS_INPUT = 20
+"""From this opset on."""
+
 
 class GraphFacts:
     """Types and shapes of the tensors of a graph and of those inside it."""
@@ -62,7 +65,7 @@ class GraphFacts:
     def node_facts(self, node: NodeProto) -> NodeFacts:
         """What runtime_operators is to know of a node's surroundings."""
         is_packed = node.op_type == "Attention"
-        width = self._last_dimension(node.input[1 if is_packed else 0])
+        width = self.last_dimension(node.input[1 if is_packed else 0])
         if is_packed and width is not None:
             width = width // 3 if width % 3 == 0 else None
         mask = 3 if is_packed else 4
@@ -82,7 +85,12 @@ class GraphFacts:
         batch = self.first_dimension(query)
         return rank if rank == 2 or rank == 1 and self.first_dimension(mask) == batch is not None else None
 
-    def _last_dimension(self, name: str) -> int | None:
+    def rank(self, name: str) -> int | None:
+        dimensions = self._dimensions(name)
+        return None if dimensions is None else len(dimensions)
+
+    def last_dimension(self, name: str) -> int | None:
+        """None where it is not a known number."""
         dimensions = self._dimensions(name)
         return dimensions[-1] if dimensions and isinstance(dimensions[-1], int) else None
 
@@ -108,6 +116,15 @@ class GraphFacts:
             return None
         ordered = sorted(makers.values(), key=lambda node: self._places[node.output[0]])
         return _evaluated(ordered, list(used.values()), name, self.opset)
+
+    def transformed_axis(self, node: NodeProto) -> int | None:
+        """Of a DFT: an attribute before opset 20, since then an input. None where the graph computes it."""
+        if self.opset < DFT_AXIS_IS_INPUT:
+            return next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+        if len(node.input) < 3 or not node.input[2]:
+            return -2
+        axis = self.computed_constant(node.input[2])
+        return None if axis is None else int(axis)
 
     def boolean_fill(self, node: NodeProto) -> tuple[str, str] | None:
         """Of a ScatterND that writes one number at all places where a mask of the data's shape is true: the mask and

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto
 
+from attngraft.lower.fourier import fourier_products
 from attngraft.lower.graph_facts import FLOATS, GraphFacts
 from attngraft.lower.runtime_operators import PARTS, take_apart
 from attngraft.onnx_graph import dtype_name, node_label
@@ -23,6 +24,9 @@ __all__ = ["FOR_ANY_RUNTIME", "FOR_TENSORRT", "Mend", "Mended", "Repair"]
 
 LEAST = int(np.iinfo(np.int64).min)
 """As the end of a Slice with negative steps: everything down to the first element."""
+
+COMPLEX_PARTS = 2
+"""The last dimension of complex numbers in ONNX."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,20 @@ def _mend_boolean_fill(node: NodeProto, facts: GraphFacts) -> Mended | None:
     return [made], Repair(node_label(node), "one number written at a mask's true places is chosen by the mask", reason)
 
 
+def _mend_fourier(node: NodeProto, facts: GraphFacts) -> Mended | None:
+    """A Fourier transform of complex numbers, as torch.fft is exported (FNet), as matrix products."""
+    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    rank, dtype = facts.rank(node.input[0]), facts.dtype(node.input[0])
+    axis = facts.transformed_axis(node)
+    is_whole = not attributes.get("onesided") and not any(node.input[1:2])  # nor cut or filled up to another length
+    is_complex = facts.last_dimension(node.input[0]) == COMPLEX_PARTS
+    if rank is None or axis is None or dtype not in FLOATS or not (is_whole and is_complex):
+        return None
+    is_inverse = bool(attributes.get("inverse"))
+    made = fourier_products(node, rank=rank, axis=axis % rank, is_inverse=is_inverse, dtype=dtype)
+    return made, Repair(node_label(node), "transformed by matrix products", "TensorRT does not take DFT")
+
+
 def _integers(name: str, value: int | list[int]) -> NodeProto:
     """A Constant node: int64, rank 0 for a number, else rank 1."""
     tensor = onnx.numpy_helper.from_array(np.asarray(value, np.int64), name)
@@ -193,6 +211,7 @@ FOR_TENSORRT: dict[Mend, frozenset[str]] = {
     _mend_boolean_fill: frozenset({"ScatterND"}),
     _mend_slice: frozenset({"Slice"}),
     _mend_einsum: frozenset({"Einsum"}),
+    _mend_fourier: frozenset({"DFT"}),
     _mend_axes: frozenset({"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "Squeeze", "Unsqueeze"}),
 }
 """That, and what TensorRT does not take, in the order in which they are tried."""

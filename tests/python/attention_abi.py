@@ -157,4 +157,3 @@ def emulated_attention(
     assert status == 0, f"status {status}: {message.value.decode()}; {case.describe()}"
     case.assert_nothing_else_written(context)
     return context, logarithms
-

@@ -168,6 +168,7 @@ BLOCKS = {
         constants={"cap": 30.0},
     ),
     "head size 8": Block(f"{SCALED} m = Identity(t) {SOFTMAX}", fused=False, fused_native=False, head_size=8),
+    "head size 320": Block(f"{SCALED} m = Identity(t) {SOFTMAX}", fused=False, fused_native=False, head_size=320),
     "fp32": Block(f"{SCALED} m = Where(keep, t, lowest) {SOFTMAX}", FULL, False, False, dtype="float"),
     "bf16": Block(f"{SCALED} m = Where(keep, t, lowest) {SOFTMAX}", FULL, dtype="bfloat16"),
     "Attention, boolean mask": Block("c = Attention(q, k, v, keep)", FULL, opset=23),

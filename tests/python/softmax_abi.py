@@ -218,9 +218,7 @@ def emulated_softmax(
     for role, array in operands.items():
         arrays[role].array[...] = array
     addresses = {role: (arrays[role].range.low, array.shape, array.dtype) for role, array in operands.items()}
-    params = make_params(
-        placed.address, made.address, scores.shape, scores.dtype, config, addresses
-    )
+    params = make_params(placed.address, made.address, scores.shape, scores.dtype, config, addresses)
     params.scores_strides[:], params.probabilities_strides[:] = placed.element_strides(), made.element_strides()
     readable = _ranges([placed.range, *(array.range for array in arrays.values())])
     run = EmulatedRun(device, seed, readable, _ranges([made.range]), len(readable), 1)

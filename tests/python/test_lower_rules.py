@@ -13,7 +13,7 @@ from native_models import BLOCKS, HEADS, RTX
 
 from attngraft.errors import RewriteError
 from attngraft.lower import Target, choose_lowerings, default_target, parse_target
-from attngraft.lower.rules import FUSED, NATIVE, NEVER, RULES, judge
+from attngraft.lower.rules import FUSED, NATIVE, NEVER, PLUGIN_GAINS, RULES, judge, plugin_gain
 from attngraft.match import match_model
 
 OLD = parse_target("10.6")
@@ -34,6 +34,7 @@ DECISIONS = {
     "one head of keys": ("heads-broadcast", "heads-broadcast"),
     "softcap": ("softcap", "softcap"),
     "head size 8": ("head-size", "head-size"),
+    "head size 320": ("head-size", "head-size"),
     "fp32": ("float32", "float32"),
     "bf16": ("fused-as-given", "fused-as-given"),
     "Attention, boolean mask": ("node-refused", "node-boolean-mask"),
@@ -52,15 +53,32 @@ def test_the_rule_that_decides(name: str) -> None:
     assert (judge(site, OLD).rule.name, judge(site, RTX).rule.name) == DECISIONS[name]
 
 
-@pytest.mark.parametrize("name", ["softcap", "Attention, softcap"])
-def test_a_softcap_goes_into_the_attention_plugin_where_that_was_measured(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("softcap", "softcap"),
+        ("Attention, softcap", "softcap"),
+        ("head size 320", "heads beyond 256"),
+        ("fp32", "fp32"),
+        ("Attention, fp32", "fp32"),
+        ("causal", "causality"),
+        ("causal, scale after", "causality"),
+        ("Attention, causal", "causality"),
+    ],
+)
+def test_what_goes_into_the_attention_plugin_where_that_was_measured(name: str, why: str) -> None:
     sites = match_model(BLOCKS[name].model())
     (site,) = sites.sites
     choices, reasons = choose_lowerings(sites, "auto", OLD)
     assert choices == {site.name: "attention"}
-    assert "softcap" in reasons[site.name] and "H200" in reasons[site.name]
+    assert why in reasons[site.name] and "H200" in reasons[site.name]
     for target in (RTX, None):  # nothing was measured there
         assert "attention" not in choose_lowerings(sites, "auto", target)[0].values()
+
+
+def test_every_gain_of_the_plugin_decides_somewhere() -> None:
+    sites = [site for block in BLOCKS.values() for site in match_model(block.model()).sites]
+    assert {plugin_gain(site, OLD) for site in sites} == {gain.phrase for gain in PLUGIN_GAINS} | {None}
 
 
 def test_every_rule_states_its_evidence_and_decides_somewhere() -> None:
@@ -88,10 +106,11 @@ def test_rules_agree_with_what_tensorrt_rtx_did(name: str) -> None:
 def test_an_attention_node_is_kept_where_the_target_takes_it() -> None:
     sites = match_model(BLOCKS["Attention, causal"].model())
     (name,) = (site.name for site in sites.sites)
-    for target, choice in ((OLD, "native"), (NEW, "keep"), (RTX, "keep"), (None, "keep")):
+    for target, choice in ((NEW, "keep"), (RTX, "keep"), (None, "keep")):
         choices, reasons = choose_lowerings(sites, "auto", target)
         assert choices[name] == choice, target
         assert "rule" in reasons[name]
+    assert choose_lowerings(sites, "native", OLD)[0] == {name: "native"}
 
 
 def test_probabilities_that_are_an_output_become_the_softmax_plugin() -> None:

@@ -82,15 +82,14 @@ def _by_rules(site: Site, target: Target | None, leak: str | None) -> Choice:
     """Attention where the plugin is known to be faster; kept where TensorRT fuses it as it is; native where that fuses
     or builds it; softmax where the probabilities are an output of the model, which no fusion can give. `leak`: the site
     that makes others fp32 by accident."""
+    verdict, obstacle = judge(site, target), native_obstacle(site)
+    if verdict.rule.name == "float32" and leak is not None and obstacle is None:
+        return "native", f"fp32 only because {leak} gives fp32, which native ends"
     gain = plugin_gain(site, target)
     if gain is not None and site.lowerings["attention"] is None:
         return "attention", f"{gain}; {_form_text(site.attention)}"
-    verdict = judge(site, target)
     if verdict.kind == FUSED:
         return "keep", f"kept: {verdict.reason}"
-    obstacle = native_obstacle(site)
-    if verdict.rule.name == "float32" and leak is not None and obstacle is None:
-        return "native", f"fp32 only because {leak} gives fp32, which native ends"
     if verdict.kind == NATIVE and obstacle is None:
         return "native", verdict.reason
     if site.is_output and site.lowerings["softmax"] is None:

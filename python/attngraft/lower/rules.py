@@ -17,7 +17,7 @@ from attngraft.lower.target import RTX, TENSORRT, Target
 from attngraft.match.records import Site
 from attngraft.onnx_graph import HALF_NAMES
 
-__all__ = ["FUSED", "NATIVE", "NEVER", "RULES", "Rule", "Verdict", "judge", "plugin_gain"]
+__all__ = ["FUSED", "NATIVE", "NEVER", "PLUGIN_GAINS", "RULES", "Gain", "Rule", "Verdict", "judge", "plugin_gain"]
 
 FUSED, NATIVE, NEVER = "fused", "native", "never"
 """As given · after lowering `native`, which may also mean that it builds at all · not by any plain form."""
@@ -130,14 +130,58 @@ def _fills_with_infinity(site: Site) -> bool:
     return any(mask.fill == -math.inf for mask in site.source_masks)
 
 
-SOFTCAP_GAIN = f"a tanh softcap is fused by the attention plugin alone ({DEVICE}: a block of S4096 249 us, native 593)"
+def _is_causal_alone(site: Site) -> bool:
+    """Causality, and no other mask."""
+    config = site.config
+    return config is not None and config.causal != CausalMode.NONE and not config.operands
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What the fused-attention plugin was measured to be faster at than every plain form. dtypes: of the sites."""
+
+    phrase: str
+    dtypes: frozenset[str]
+    holds: Callable[[Site, Target], bool]
+
+
+FLOAT32 = frozenset({"float32"})
+
+PLUGIN_GAINS: tuple[Gain, ...] = (
+    Gain(
+        f"a tanh softcap is fused by the attention plugin alone ({DEVICE}: a block of S4096 172 us, native 685)",
+        HALF_NAMES,
+        lambda site, target: _softcap(site),
+    ),
+    Gain(
+        f"heads beyond {MAX_HEAD_SIZE} are fused by the attention plugin alone ({DEVICE}: a block of S512 d320 218 us, "
+        "native 255)",
+        HALF_NAMES,
+        lambda site, target: site.head_size is not None and site.head_size > MAX_HEAD_SIZE,
+    ),
+    Gain(
+        f"fp32 attention is fused by the plugin alone, in TF32 as TensorRT's own products ({DEVICE}: a block of S4096 "
+        "211 us, native 632)",
+        FLOAT32,
+        lambda site, target: True,
+    ),
+    Gain(
+        f"the attention plugin leaves out what causality excludes ({DEVICE}: a block of S384 61 us, native 88)",
+        HALF_NAMES,
+        lambda site, target: _is_causal_alone(site) and not target.has_attention,  # whose kernel was not measured
+    ),
+)
 
 
 def plugin_gain(site: Site, target: Target | None) -> str | None:
     """Why the fused-attention plugin is faster than every plain form, with the evidence; None where that was not
-    measured. TensorRT's own fused attention, where it has one, is not in this: `--lower attention` asks for it."""
-    is_measured = target is not None and target.kind == TENSORRT and _dtype(site) in HALF_NAMES
-    return SOFTCAP_GAIN if is_measured and _softcap(site) else None
+    measured: for masks of other kinds TensorRT's own fused attention stays, and `--lower attention` asks for the
+    plugin."""
+    if target is None or target.kind != TENSORRT:
+        return None
+    return next(
+        (gain.phrase for gain in PLUGIN_GAINS if gain.holds(site, target) and _dtype(site) in gain.dtypes), None
+    )
 
 
 RULES: tuple[Rule, ...] = (

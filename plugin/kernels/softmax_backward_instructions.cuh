@@ -97,28 +97,28 @@ ATTNGRAFT_DEVICE float loadScratchOf([[maybe_unused]] int block, int place)
     return value;
 }
 
-//! 16 bytes that nobody reads again soon.
+//! 16 bytes that nobody reads again soon. Yet not "evict first" (ld.global.cs), see loadOnce of row_instructions.cuh.
 ATTNGRAFT_DEVICE uint4 loadStreaming16(void const* from)
 {
-    return __ldcs(static_cast<uint4 const*>(from));
+    return __ldcg(static_cast<uint4 const*>(from));
 }
 
 ATTNGRAFT_DEVICE void storeStreaming16(void* to, uint4 vector)
 {
-    __stcs(static_cast<uint4*>(to), vector);
+    *static_cast<uint4*>(to) = vector;
 }
 
 //! 2 or 4 bytes.
 template <typename Bits>
 ATTNGRAFT_DEVICE Bits loadStreamingBits(void const* from)
 {
-    return __ldcs(static_cast<Bits const*>(from));
+    return __ldcg(static_cast<Bits const*>(from));
 }
 
 template <typename Bits>
 ATTNGRAFT_DEVICE void storeStreamingBits(void* to, Bits bits)
 {
-    __stcs(static_cast<Bits*>(to), bits);
+    *static_cast<Bits*>(to) = bits;
 }
 
 } // namespace attngraft

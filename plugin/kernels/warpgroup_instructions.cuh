@@ -1,8 +1,9 @@
 // The instructions of compute capability 9.0 that attention is made of: matrix products of warp groups (four warps, the
-// first a multiple of four) that read shared memory by themselves and run beside other work, barriers that count, and
-// registers that go from one warp group to another. For code compiled for sm_90a.
+// first a multiple of four) that read shared memory by themselves and run beside other work, copies of boxes of a tensor,
+// and registers that go from one warp group to another. For code compiled for sm_90a.
 #pragma once
 
+#include "bulk_instructions.cuh"
 #include "tensor_core.cuh"
 
 namespace attngraft
@@ -178,40 +179,6 @@ ATTNGRAFT_PRODUCT(32, ATTNGRAFT_R16, ATTNGRAFT_C4(0), "16", "17", "18", "19", "2
 ATTNGRAFT_PRODUCT(64, ATTNGRAFT_R32, ATTNGRAFT_C8(0), "32", "33", "34", "35", "36", "37");
 ATTNGRAFT_PRODUCT(128, ATTNGRAFT_R64, ATTNGRAFT_C16(0), "64", "65", "66", "67", "68", "69");
 ATTNGRAFT_PRODUCT(256, ATTNGRAFT_R128, ATTNGRAFT_C32(0), "128", "129", "130", "131", "132", "133");
-
-//! A barrier in shared memory whose phase ends when as many threads as it was made for have arrived.
-ATTNGRAFT_DEVICE void makeCountingBarrier(SharedAddress barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-//! Makes the barriers known beyond the threads that made them; the block must synchronise afterwards.
-ATTNGRAFT_DEVICE void publishCountingBarriers()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
-}
-
-//! Arrives, and announces bytes that copies will bring before the phase ends.
-ATTNGRAFT_DEVICE void arriveExpecting(SharedAddress barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-ATTNGRAFT_DEVICE void arrive(SharedAddress barrier)
-{
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];\n" ::"r"(barrier) : "memory");
-}
-
-//! Waits for the end of the phase of that parity.
-ATTNGRAFT_DEVICE void waitForPhase(SharedAddress barrier, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred done;\n"
-                 "WAIT_%=:\n"
-                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@!done bra WAIT_%=;\n}\n" ::"r"(barrier),
-        "r"(parity)
-        : "memory");
-}
 
 //! Starts the copy of a box of a tensor whose first element has these coordinates; the barrier is told its bytes.
 ATTNGRAFT_DEVICE void copyBox(

@@ -4,7 +4,10 @@
 #include "emulated_memory.h"
 
 #include <cstring>
+#include <functional>
 #include <map>
+#include <utility>
+#include <vector>
 
 namespace attngraft::emulation
 {
@@ -57,7 +60,15 @@ struct BoxedTensor
 
 constexpr SharedAddress kBoxRowBytes = 128; //!< of a swizzled panel
 
-//! A bulk copy under way.
+//! What is under way to shared memory: a barrier is told of so many bytes once it is brought.
+struct Delivery
+{
+    SharedAddress barrier;
+    int64_t bytes;
+    std::function<void()> bring;
+};
+
+//! A bulk copy of a box.
 struct BoxCopy
 {
     BoxedTensor tensor;
@@ -85,7 +96,7 @@ public:
         for (auto& [address, barrier] : mBarriers)
         {
             barrier.isPublished = true;
-            mMemory->reserve(address, kBarrierBytes);
+            mMemory->reserve(address);
         }
     }
 
@@ -99,8 +110,18 @@ public:
         return found->second;
     }
 
-    //! Starts a copy, by an instruction for tensors of so many dimensions, which arrives now or when somebody waits for
-    //! its barrier.
+    //! Starts what arrives now or when somebody waits for its barrier.
+    void start(Delivery delivery, bool arrivesNow)
+    {
+        SharedAddress const barrier = delivery.barrier;
+        mUnderWay.push_back(std::move(delivery));
+        if (arrivesNow)
+        {
+            finish(barrier);
+        }
+    }
+
+    //! The same of a box, by an instruction for tensors of so many dimensions.
     void start(BoxCopy const& copy, int dims, bool arrivesNow)
     {
         if (copy.tensor.dims != dims)
@@ -108,33 +129,27 @@ public:
             throw std::logic_error("a bulk copy of " + std::to_string(dims) + " dimensions of a tensor of "
                 + std::to_string(copy.tensor.dims));
         }
-        mCopies.push_back(copy);
-        if (arrivesNow)
-        {
-            finish(copy.barrier);
-        }
+        start({copy.barrier, int64_t{copy.tensor.boxRows} * kBoxRowBytes, [this, copy] { bring(copy); }}, arrivesNow);
     }
 
-    //! All copies under way that tell this barrier arrive.
+    //! All that tells this barrier arrives.
     void finish(SharedAddress address)
     {
-        auto const isOther = [&](BoxCopy const& copy) { return copy.barrier != address; };
-        auto const first = std::stable_partition(mCopies.begin(), mCopies.end(), isOther);
-        std::for_each(first, mCopies.end(), [&](BoxCopy const& copy) {
-            bring(copy);
-            barrier(address).bring(int64_t{copy.tensor.boxRows} * kBoxRowBytes);
+        auto const isOther = [&](Delivery const& delivery) { return delivery.barrier != address; };
+        auto const first = std::stable_partition(mUnderWay.begin(), mUnderWay.end(), isOther);
+        std::for_each(first, mUnderWay.end(), [&](Delivery const& delivery) {
+            delivery.bring();
+            barrier(address).bring(delivery.bytes);
         });
-        mCopies.erase(first, mCopies.end());
+        mUnderWay.erase(first, mUnderWay.end());
     }
 
     bool isIdle() const
     {
-        return mCopies.empty();
+        return mUnderWay.empty();
     }
 
 private:
-    static constexpr SharedAddress kBarrierBytes = 8;
-
     void bring(BoxCopy const& copy) const
     {
         for (int row = 0; row < copy.tensor.boxRows; ++row)
@@ -168,7 +183,7 @@ private:
 
     SharedMemory* mMemory;
     std::map<SharedAddress, CountingBarrier> mBarriers;
-    std::vector<BoxCopy> mCopies;
+    std::vector<Delivery> mUnderWay;
 };
 
 } // namespace attngraft::emulation

@@ -1,5 +1,6 @@
 // What the emulated device says of kernels with faults: of each a few lines, and beside it the same without the fault.
 #define ATTNGRAFT_DEVICE_INSTRUCTIONS "emulated_device.h"
+#define ATTNGRAFT_BULK_INSTRUCTIONS "emulated_bulk.h"
 #define ATTNGRAFT_WARPGROUP_INSTRUCTIONS "emulated_warpgroups.h"
 
 #include "warpgroup_instructions.cuh"
@@ -331,6 +332,27 @@ TEST(EmulatedCopies, HaveTheDimensionsOfTheTensor)
     Box box;
     box.map.dims = 5;
     expectComplaint([&] { bring(box); }, "of 4 dimensions of a tensor of 5");
+}
+
+TEST(EmulatedCopies, BringNeighbouringBytesOfKnownMemory)
+{
+    alignas(16) uint32_t source[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    auto const kernel = [&](int bytes, int past) {
+        makeBarrier(1);
+        if (isFirstThread())
+        {
+            arriveExpecting(kBarrier, bytes);
+            copyBulk(kLeft, reinterpret_cast<uint8_t const*>(source) + past, bytes, kBarrier);
+        }
+        waitForPhase(kBarrier, 0);
+        return loadShared<uint32_t>(kLeft) == 1 ? 1.F : 0.F;
+    };
+    auto* const bytes = reinterpret_cast<uint8_t const*>(source);
+    emulation::globalMemory() = {{{bytes, bytes + sizeof(source)}}, {}};
+    EXPECT_EQ(countRight([&] { return kernel(32, 0); }, 1.F), kSeeds);
+    expectComplaint([&] { kernel(48, 0); }, "beyond a tensor");
+    expectComplaint([&] { kernel(16, 4); }, "not aligned");
+    expectComplaint([&] { kernel(24, 0); }, "no multiple of 16");
 }
 
 TEST(EmulatedMemory, IsGlobalOnceEarlierKernelsAreDone)

@@ -18,6 +18,8 @@ namespace emulation
 
 constexpr SharedAddress kUnitBytes = 16; //!< what swizzles move, and copies bring
 
+constexpr SharedAddress kBarrierBytes = 8;
+
 //! Where a unit lies under the 128-byte swizzle: the 8 units of a row change places by the row.
 inline SharedAddress swizzled128(SharedAddress plain)
 {
@@ -41,7 +43,7 @@ public:
             throw std::out_of_range("shared memory: " + std::to_string(bytes) + " bytes at " + std::to_string(address)
                 + " of " + std::to_string(mBytes.size()));
         }
-        if (address + bytes > mReservedBegin && address < mReservedEnd)
+        if (isReserved(address, bytes))
         {
             throw std::logic_error("shared memory: a barrier at " + std::to_string(address) + " is read or written");
         }
@@ -75,11 +77,11 @@ public:
         ++mPublications[thread];
     }
 
-    //! Bytes that nobody reads or writes as such from now on. Barriers lie side by side.
-    void reserve(SharedAddress address, SharedAddress bytes)
+    //! A barrier's bytes, that nobody reads or writes as such from now on.
+    void reserve(SharedAddress barrier)
     {
-        mReservedBegin = std::min(mReservedBegin, address);
-        mReservedEnd = std::max(mReservedEnd, address + bytes);
+        mIsReserved.resize(mBytes.size() / kBarrierBytes);
+        mIsReserved[barrier / kBarrierBytes] = true;
     }
 
 private:
@@ -90,11 +92,24 @@ private:
         uint32_t publication{0};
     };
 
+    bool isReserved(SharedAddress address, size_t bytes) const
+    {
+        size_t const first = address / kBarrierBytes;
+        size_t const end = std::min((address + bytes + kBarrierBytes - 1) / kBarrierBytes, mIsReserved.size());
+        for (size_t i = first; i < end; ++i)
+        {
+            if (mIsReserved[i])
+            {
+                return true;
+            }
+        }
+        return false;
+    }
+
     std::vector<uint8_t> mBytes;
     std::vector<Writer> mWriters;        //!< of the units
     std::vector<uint32_t> mPublications; //!< of the threads: the next one's number
-    SharedAddress mReservedBegin{~SharedAddress{0}};
-    SharedAddress mReservedEnd{0};
+    std::vector<bool> mIsReserved;       //!< by the place that a barrier takes
 };
 
 } // namespace emulation

@@ -4,72 +4,15 @@
 #pragma once
 
 #include "emulated_block.h"
+#include "emulated_global.h"
 
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
-#include <string>
 #include <type_traits>
-#include <vector>
 
 namespace attngraft
 {
-
-namespace emulation
-{
-
-struct MemoryRange
-{
-    uint8_t const* low;
-    uint8_t const* high;
-};
-
-//! Global memory, as far as a kernel may touch it.
-struct GlobalMemory
-{
-    std::vector<MemoryRange> readable;
-    std::vector<MemoryRange> writable;
-    MemoryRange counted{}; //!< reads of it are counted
-    int64_t bytesRead{0};  //!< of what is counted
-    int64_t bytesStored{0};
-
-    void read(void const* from, size_t bytes)
-    {
-        check(readable, from, bytes, "reads");
-        auto const* const first = static_cast<uint8_t const*>(from);
-        bytesRead += first >= counted.low && first < counted.high ? static_cast<int64_t>(bytes) : 0;
-    }
-
-    void write(void const* to, size_t bytes)
-    {
-        check(writable, to, bytes, "writes");
-        bytesStored += static_cast<int64_t>(bytes);
-    }
-
-private:
-    static void check(std::vector<MemoryRange> const& ranges, void const* at, size_t bytes, char const* what)
-    {
-        auto const* const first = static_cast<uint8_t const*>(at);
-        bool isInside = false;
-        for (MemoryRange const& range : ranges)
-        {
-            isInside = isInside || (first >= range.low && first + bytes <= range.high);
-        }
-        if (!isInside || reinterpret_cast<uintptr_t>(at) % bytes != 0)
-        {
-            throw std::out_of_range("global memory: a thread " + std::string(what) + " " + std::to_string(bytes)
-                + " bytes beyond a tensor, or not aligned to them");
-        }
-    }
-};
-
-inline GlobalMemory& globalMemory()
-{
-    static GlobalMemory memory;
-    return memory;
-}
-
-} // namespace emulation
 
 template <typename Chunk>
 Chunk loadShareable(void const* from)

@@ -1,5 +1,6 @@
 // The kernels of warp groups on the emulated device. See emulated_attention.cpp.
 #define ATTNGRAFT_DEVICE_INSTRUCTIONS "emulated_device.h"
+#define ATTNGRAFT_BULK_INSTRUCTIONS "emulated_bulk.h"
 #define ATTNGRAFT_WARPGROUP_INSTRUCTIONS "emulated_warpgroups.h"
 
 #include "attention_dispatch.h"

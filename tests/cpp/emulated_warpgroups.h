@@ -72,37 +72,6 @@ private:
     }
 };
 
-inline void makeCountingBarrier(SharedAddress barrier, int arrivals)
-{
-    emulation::block().copyEngine.makeBarrier(barrier, arrivals);
-}
-
-inline void publishCountingBarriers()
-{
-    emulation::block().copyEngine.publishBarriers();
-}
-
-inline void arriveExpecting(SharedAddress barrier, int bytes)
-{
-    emulation::block().copyEngine.barrier(barrier).arrive(bytes);
-    emulation::block().dawdle();
-}
-
-inline void arrive(SharedAddress barrier)
-{
-    emulation::block().copyEngine.barrier(barrier).arrive(0);
-    emulation::block().dawdle();
-}
-
-inline void waitForPhase(SharedAddress barrier, uint32_t parity)
-{
-    emulation::CountingBarrier const& counting = emulation::block().copyEngine.barrier(barrier);
-    emulation::block().wait("a phase of a counting barrier", [&] {
-        emulation::block().copyEngine.finish(barrier);
-        return (counting.phase & 1U) != parity;
-    });
-}
-
 namespace emulation
 {
 //! `map`: a CUtensorMap with a BoxedTensor in it.

@@ -45,11 +45,15 @@ ATTNGRAFT_DEVICE void waitForPhase(SharedAddress barrier, uint32_t parity)
         : "memory");
 }
 
-//! Starts the copy of neighbouring bytes; the barrier is told when they are there. Addresses and size are multiples
-//! of 16.
+//! Starts the copy of neighbouring bytes, which are read once; the barrier is told when they are there. Addresses and
+//! size are multiples of 16.
 ATTNGRAFT_DEVICE void copyBulk(SharedAddress to, void const* from, int bytes, SharedAddress barrier)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(to),
+    asm volatile(
+        "{\n.reg .b64 once;\n"
+        "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+        "once;\n}\n" ::"r"(to),
         "l"(from), "r"(bytes), "r"(barrier)
         : "memory");
 }

@@ -147,6 +147,18 @@ struct MaskUnit
         }
     }
 
+    //! Whether `keep` drops no key of the unit.
+    ATTNGRAFT_DEVICE bool keepsAll() const
+    {
+        Dropped dropped;
+#pragma unroll
+        for (int i = 0; kIsKeep && i < kBytes / 4; ++i)
+        {
+            dropped.addZeros(words[i], i);
+        }
+        return ((dropped.bytes[0] | dropped.bytes[1]) & 0x80808080U) == 0;
+    }
+
     //! Raw scores that are not allowed become -inf: those before element `begin`, from `end` on, and those that `keep`
     //! says.
     ATTNGRAFT_DEVICE void applyToRaw(bool ignoresKeep, int begin, int end, Words<T, N>& scores) const

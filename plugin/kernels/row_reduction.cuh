@@ -3,12 +3,12 @@
 #pragma once
 
 #include "row_words.cuh"
+#include "softmax_ring.h"
 
 namespace attngraft
 {
 
 constexpr int kWarpThreads = 32;
-constexpr int kStateBytes = 8;
 
 //! A finite stand-in for the maximum of scores none of which is above -inf, so that no -inf is subtracted from itself.
 ATTNGRAFT_DEVICE float finiteMaximum(float maximum)
@@ -64,6 +64,15 @@ struct RowState
         sum *= whole == maximum ? 1.F : weight(whole, factor);
         maximum = whole;
     }
+
+    //! Of other scores beside these.
+    ATTNGRAFT_DEVICE void add(RowState other, float factor)
+    {
+        float const larger = fmaxf(maximum, other.maximum);
+        raise(larger, factor);
+        other.raise(larger, factor);
+        sum += other.sum;
+    }
 };
 
 template <int lanes>
@@ -97,6 +106,19 @@ ATTNGRAFT_DEVICE RowState joinLanes(RowState state, float factor)
     return state;
 }
 
+ATTNGRAFT_DEVICE uint2 bitsOf(RowState const& state)
+{
+    return {floatAsBits(state.maximum), floatAsBits(state.sum)};
+}
+
+ATTNGRAFT_DEVICE RowState stateOf(uint2 const& bits)
+{
+    RowState state;
+    state.maximum = bitsAsFloat(bits.x);
+    state.sum = bitsAsFloat(bits.y);
+    return state;
+}
+
 //! Joins what the warps of a row found, in a block or in a cluster of blocks.
 template <int threads, int groups, bool isCluster>
 struct RowExchange
@@ -120,7 +142,7 @@ struct RowExchange
         if (thread % kWarpThreads == 0)
         {
             auto const place = static_cast<SharedAddress>(thread / kWarpThreads * kStateBytes);
-            storeShared(states + place, uint2{floatAsBits(ofWarp.maximum), floatAsBits(ofWarp.sum)});
+            storeShared(states + place, bitsOf(ofWarp));
         }
         if constexpr (isCluster)
         {
@@ -168,22 +190,10 @@ private:
         for (int i = lane; i < blocks * kWarps; i += kWarpThreads)
         {
             auto const place = static_cast<SharedAddress>(i % kWarps * kStateBytes);
-            RowState other = stateOf(loadFromBlock(states + place, i / kWarps));
-            float const maximum = fmaxf(mine.maximum, other.maximum);
-            mine.raise(maximum, factor);
-            other.raise(maximum, factor);
-            mine.sum += other.sum;
+            mine.add(stateOf(loadFromBlock(states + place, i / kWarps)), factor);
         }
         arriveAtCluster();
         return joinLanes<kWarpThreads>(mine, factor);
-    }
-
-    static ATTNGRAFT_DEVICE RowState stateOf(uint2 const& bits)
-    {
-        RowState state;
-        state.maximum = bitsAsFloat(bits.x);
-        state.sum = bitsAsFloat(bits.y);
-        return state;
     }
 };
 

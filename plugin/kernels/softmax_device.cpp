@@ -20,11 +20,14 @@ SoftmaxDevice currentSoftmaxDevice()
     SoftmaxDevice device{1, false};
     int index = 0;
     int clusters = 0;
+    int sharedBytes = 0;
     if (cudaGetDevice(&index) == cudaSuccess
         && cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, index) == cudaSuccess
+        && cudaDeviceGetAttribute(&sharedBytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index) == cudaSuccess
         && cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, index) == cudaSuccess)
     {
         device.hasClusters = kCompilesClusters && clusters != 0;
+        device.sharedBytes = sharedBytes;
     }
     return device;
 }

@@ -7,7 +7,8 @@ namespace attngraft
 struct SoftmaxDevice
 {
     int multiprocessors;
-    bool hasClusters; //!< and the library has code for them
+    bool hasClusters;   //!< and the library has code for them
+    int sharedBytes{0}; //!< that a block may have
 };
 
 //! Of the current device; where it cannot be asked, what serves every one.

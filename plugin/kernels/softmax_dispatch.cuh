@@ -4,6 +4,7 @@
 #include "softmax_passes.cuh"
 #include "softmax_plan.h"
 #include "softmax_rows.cuh"
+#include "softmax_stream.cuh"
 
 #include <cuda_runtime_api.h>
 
@@ -29,7 +30,15 @@ unsigned softmaxBlocks(SoftmaxPlan const& plan)
 template <typename Work>
 constexpr int kSoftmaxSharedBytes = 2 * Work::kGroups * (Work::kThreads / kWarpThreads) * kStateBytes;
 
-//! Calls launch.inRegisters<RowWork> or launch.inPasses<RowWork> for the plan's policy and masks.
+//! Blocks of a plan's kernel through which rows pass, where so many of them run at once.
+inline unsigned streamBlocks(SoftmaxPlan const& plan, int64_t blocksAtOnce)
+{
+    int64_t const clusters = blocksAtOnce / plan.policy.blocks;
+    return static_cast<unsigned>((clusters < plan.rows ? clusters : plan.rows) * plan.policy.blocks);
+}
+
+//! Calls launch.inRegisters<RowWork>, launch.inPasses<RowWork> or launch.throughRing<RowWork> for the plan's policy and
+//! masks.
 template <typename T, MaskTensors tensors, typename Launch>
 struct SoftmaxDispatch
 {
@@ -45,6 +54,7 @@ struct SoftmaxDispatch
         case Strategy::kVectors: return runVectors<0>();
         case Strategy::kElements: return runElements<0>();
         case Strategy::kPasses: return runPasses();
+        case Strategy::kStream: return runStream();
         }
         return cudaErrorInvalidValue;
     }
@@ -93,6 +103,15 @@ private:
                 return launch.template inRegisters<
                     RowWork<T, tensors, 1, kRung.threads, kRung.units, kRung.rows, kRung.blockThreads, false>>(plan);
             }
+        }
+        return cudaErrorInvalidValue;
+    }
+
+    cudaError_t runStream() const
+    {
+        if constexpr (mayStream(tensors))
+        {
+            return launch.template throughRing<StreamWork<T, tensors>>(plan);
         }
         return cudaErrorInvalidValue;
     }

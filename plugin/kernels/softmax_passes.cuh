@@ -2,7 +2,7 @@
 // write. The second time from the end on, which the second level of cache may still have.
 #pragma once
 
-#include "softmax_work.cuh"
+#include "softmax_held_row.cuh"
 
 namespace attngraft
 {

@@ -43,6 +43,7 @@ struct SoftmaxPlan
     Policy policy{};
     Divisor blocks{};         //!< policy.blocks
     int64_t unitsPerBlock{0}; //!< of a row
+    int multiprocessors{1};
 
     MaskTensors tensors{MaskTensors::kNone};
     IntervalMask interval{};

@@ -156,6 +156,7 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxDevice const& dev
     size_t const size = elementSize(params.type);
     plan.policy = choosePolicy({plan.rows, plan.keys, size, plan.isWhole, plan.tensors}, device);
     plan.blocks = Divisor(plan.policy.blocks);
+    plan.multiprocessors = device.multiprocessors;
     int64_t const units =
         plan.policy.strategy == Strategy::kElements ? plan.keys : vectorsOfRow(plan.keys, size, plan.isWhole);
     plan.unitsPerBlock = (units + plan.policy.blocks - 1) / plan.policy.blocks;

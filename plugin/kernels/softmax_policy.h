@@ -7,10 +7,13 @@
 //   ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS  vectors of 16-bit scores a thread from which exponentials are computed twice
 //   ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS   rows longer than this, in vectors, are shared by the blocks of a cluster
 //   ATTNGRAFT_SOFTMAX_PASS_THREADS, ATTNGRAFT_SOFTMAX_PASS_UNITS   the same as for rungs, of rows that are read twice
+//   ATTNGRAFT_SOFTMAX_STREAM_VECTORS    rows longer than this, in vectors, pass through shared memory
+//   ATTNGRAFT_SOFTMAX_STREAM_THREADS, ATTNGRAFT_SOFTMAX_STREAM_UNITS   of those (softmax_ring.h)
 #pragma once
 
 #include "operands.h"
 #include "softmax_device.h"
+#include "softmax_ring.h"
 #include "softmax_rungs.h"
 
 #include <cstddef>
@@ -31,6 +34,9 @@ namespace attngraft
 #if !defined(ATTNGRAFT_SOFTMAX_PASS_UNITS)
 #define ATTNGRAFT_SOFTMAX_PASS_UNITS 4
 #endif
+#if !defined(ATTNGRAFT_SOFTMAX_STREAM_VECTORS)
+#define ATTNGRAFT_SOFTMAX_STREAM_VECTORS 2048
+#endif
 
 //! Threads that a multiprocessor has room for, of kernels that hold so many registers' worth of a row: 80, 96 or 128
 //! registers for each thread, with which few or none are spilled. 40 KiB and more of loads can be on their way.
@@ -46,27 +52,38 @@ constexpr int residentThreads(int heldRegisters, bool isRawAnd16Bit)
 constexpr int kRecomputedUnits = ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS;
 constexpr int64_t kClusterVectors = ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS;
 
-//! Blocks of the largest cluster that every device with clusters can launch.
-constexpr int kMaxCluster = 8;
-
 //! Few rows are shared by clusters of blocks where each block still gets this many vectors.
 constexpr int64_t kSmallestShare = 256;
 
 //! Rows that begin anywhere and are no longer than this are held element by element.
 constexpr int64_t kElementKeys = 8;
 
+//! Rows longer than this, in vectors, pass through shared memory where they are many. Shorter ones do better in
+//! registers, several blocks of a multiprocessor taking turns.
+constexpr int64_t kStreamVectors = ATTNGRAFT_SOFTMAX_STREAM_VECTORS;
+
+//! Chunks of shared memory with which that pays.
+constexpr int kSmallestRing = 8;
+
+//! Rows that each block gets at least when rows pass through shared memory: with fewer, the time in which it only
+//! reads or only writes, at both ends, is too large a part.
+constexpr int64_t kStreamedRows = 4;
+
 enum class Strategy : int32_t
 {
     kVectors,  //!< registers, 16-byte loads; partial vectors at both ends of a row where it does not begin on one
     kElements, //!< registers, one element a thread, several rows a thread
-    kPasses    //!< the row is read twice: it fits in no register file
+    kPasses,   //!< the row is read twice: it fits in no register file
+    kStream    //!< rows pass through shared memory, the next ones being read while one is written
 };
 
 struct Policy
 {
     Strategy strategy;
-    int rung;   //!< index into the strategy's table; 0 for kPasses
-    int blocks; //!< that share a row: a cluster where there are several
+    int rung;        //!< index into the strategy's table; 0 where it has none
+    int blocks;      //!< that share a row: a cluster where there are several
+    int chunks{0};   //!< of shared memory that rows pass through, kChunkVectors each
+    int rowsHeld{0}; //!< at once, by blocks that rows pass through
 };
 
 //! What the choice depends on. `isWhole`: every row begins and ends on a vector, in the input and in the output.
@@ -140,6 +157,32 @@ constexpr Policy chooseCluster(MaskTensors tensors, int64_t vectors, int blocks)
     return {Strategy::kVectors, rung, blocks};
 }
 
+//! Rows that a block holds at once where `blocks` of them share each: two, so that a row is summed up while what was
+//! found of the one before it travels, one where the exchange is waited for, 0 where there is no room. Loads ahead have
+//! room in any case.
+constexpr int rowsHeld(int64_t chunksOfRow, int blocks, int chunks)
+{
+    int64_t const share = (chunksOfRow + blocks - 1) / blocks;
+    int const ahead = chunks / 5;
+    return 2 * share + ahead <= chunks ? 2 : share + ahead <= chunks ? 1 : 0;
+}
+
+//! Rows through shared memory: by the fewest blocks that hold one, since what they do for a row beside its scores is as
+//! much for each. 0 blocks where none do, or where rows are too few.
+constexpr Policy chooseStream(int64_t rows, int64_t vectors, SoftmaxDevice const& device)
+{
+    Policy policy{Strategy::kStream, 0, 1, ringChunks(device.sharedBytes), 0};
+    int64_t const chunks = (vectors + kChunkVectors - 1) / kChunkVectors;
+    while (policy.blocks < kMaxCluster && rowsHeld(chunks, policy.blocks, policy.chunks) == 0)
+    {
+        policy.blocks *= 2;
+    }
+    policy.rowsHeld = rowsHeld(chunks, policy.blocks, policy.chunks);
+    bool const areMany = rows * policy.blocks >= kStreamedRows * device.multiprocessors;
+    policy.blocks = areMany && policy.rowsHeld > 0 && policy.chunks >= kSmallestRing ? policy.blocks : 0;
+    return policy;
+}
+
 constexpr Policy choosePolicy(SoftmaxWork const& work, SoftmaxDevice const& device)
 {
     if (!work.isWhole && work.keys <= kElementKeys)
@@ -147,6 +190,14 @@ constexpr Policy choosePolicy(SoftmaxWork const& work, SoftmaxDevice const& devi
         return {Strategy::kElements, findElementRung(work.keys), 1};
     }
     int64_t const vectors = vectorsOfRow(work.keys, work.elementBytes, work.isWhole);
+    if (device.hasClusters && vectors > kStreamVectors && mayStream(work.tensors))
+    {
+        Policy const stream = chooseStream(work.rows, vectors, device);
+        if (stream.blocks > 0)
+        {
+            return stream;
+        }
+    }
     int const wanted = device.hasClusters ? blocksForFewRows(work.rows, vectors, device.multiprocessors) : 1;
     int const rung = findVectorRung(work.tensors, vectors);
     if (device.hasClusters && (wanted > 1 || vectors > kClusterVectors || rung < 0))

@@ -2,7 +2,7 @@
 // are on their way before the first score is used.
 #pragma once
 
-#include "softmax_work.cuh"
+#include "softmax_held_row.cuh"
 
 namespace attngraft
 {

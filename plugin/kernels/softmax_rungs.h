@@ -15,6 +15,18 @@ enum class MaskTensors : int32_t
     kAny,       //!< everything in the contract
 };
 
+//! Whether scores stay as they are read, packed.
+constexpr bool isRaw(MaskTensors tensors)
+{
+    return tensors == MaskTensors::kNone || tensors == MaskTensors::kKeepBytes;
+}
+
+//! Kinds of masks of rows that pass through shared memory: the rest is rare, and its arithmetic slower than memory.
+constexpr bool mayStream(MaskTensors tensors)
+{
+    return tensors != MaskTensors::kAny;
+}
+
 constexpr int kBlockThreads = 128; //!< of blocks whose rows have fewer, unless a rung says otherwise
 
 //! Kinds of masks that a rung serves, as bits. Raw scores stay packed, so that a thread holds more of them.

@@ -1,5 +1,4 @@
-// What a thread does with the units of one row that it holds: it reads them, finds their maximum, makes exponentials of
-// them and writes probabilities.
+// Who holds a row, which of its units a thread has, and what exponentials become.
 #pragma once
 
 #include "row_mask.cuh"
@@ -23,7 +22,7 @@ struct RowWork
     static constexpr int kBlockThreads = blockThreads;
     static constexpr bool kIsCluster = inCluster;
     static constexpr int kGroups = blockThreads / threads;
-    static constexpr bool kIsRaw = tensors == MaskTensors::kNone || tensors == MaskTensors::kKeepBytes;
+    static constexpr bool kIsRaw = isRaw(tensors);
     //! Packed scores stay, and exponentials are made of them twice: half the registers.
     static constexpr bool kRecomputes = kIsRaw && sizeof(T) == 2 && units * rows >= kRecomputedUnits;
     static constexpr int kHeldRegisters = rows * units * (kRecomputes ? kVectorBytes / 4 : elements);
@@ -94,244 +93,21 @@ private:
     }
 };
 
-//! A thread's part of one row.
-template <typename Work, typename Index>
-class HeldRow
+//! The same of a thread all of whose units are read, so that nothing is asked and their instructions mix. `mayBeCut`:
+//! not every element is allowed, or not even every unit.
+template <bool mayBeCut>
+struct EveryUnit
 {
-public:
-    //! The row's units from `from` to `to` are this block's.
-    ATTNGRAFT_DEVICE void find(SoftmaxPlan const& plan, int64_t row, Index from, Index to, bool ignoresMask)
+    EveryUnit() = default;
+
+    template <typename Index>
+    ATTNGRAFT_DEVICE EveryUnit(Index, Index, Index)
+    { }
+
+    static ATTNGRAFT_DEVICE constexpr bool has(int)
     {
-        mUnits = RowUnits<T, N, Index>(plan, row);
-        mMask.findInterval(plan, row, mUnits.begin, ignoresMask);
-        Index const count = mUnits.unitCount();
-        limit = count < to ? count : to;
-        Index const begin = mMask.begin / N;
-        Index const end = (mMask.end + (N - 1)) / N;
-        allowedBegin = begin > from ? begin : from;
-        allowedEnd = end < limit ? end : limit;
+        return true;
     }
-
-    ATTNGRAFT_DEVICE void findMasks(SoftmaxPlan const& plan, int64_t row)
-    {
-        mMask.findTensors(plan, row);
-    }
-
-    //! From here on of units first, first + kThreads, and so on.
-    ATTNGRAFT_DEVICE void moveTo(Index first)
-    {
-        mFirst = first;
-        mAllowed = Range(allowedBegin, allowedEnd, first);
-        mHeld = Range(Index{0}, limit, first);
-        mInRow = Range((mUnits.begin + (N - 1)) / N, mUnits.end / N, first);
-    }
-
-    template <Reading reading>
-    ATTNGRAFT_DEVICE void loadScores(SoftmaxPlan const& plan)
-    {
-        uint8_t const* const from = mUnits.from + static_cast<int64_t>(mFirst) * kUnitBytes;
-        Range const readable(mUnits.readableBegin, mUnits.readableEnd, mFirst);
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u)
-        {
-            if (mAllowed.has(u) && readable.has(u))
-            {
-                mUnits.template load<reading>(from + u * kStepBytes, mWords[u]);
-            }
-        }
-        if (!mUnits.isReadable())
-        {
-            loadEdge(plan, 0, readable);
-            loadEdge(plan, mUnits.unitCount() - 1, readable);
-        }
-    }
-
-    ATTNGRAFT_DEVICE void loadMasks(SoftmaxPlan const& plan)
-    {
-        if constexpr (MaskUnit<T, N, Work::kTensors>::kIsRead)
-        {
-#pragma unroll
-            for (int u = 0; u < kUnits; ++u)
-            {
-                if (mAllowed.has(u))
-                {
-                    mMasks[u].load(plan, mMask, firstKey() + u * kStep);
-                }
-            }
-        }
-    }
-
-    //! Applies the masks. Returns the largest s.
-    ATTNGRAFT_DEVICE float applyMasks(SoftmaxPlan const& plan)
-    {
-        Largest<T, N> ofRaw;
-        float maximum = -INFINITY;
-        Cut const cut = allowedElements();
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u)
-        {
-            if (!mAllowed.has(u))
-            {
-                continue;
-            }
-            int const begin = cut.begin - u * kStep;
-            int const end = cut.end - u * kStep;
-            if constexpr (Work::kIsRaw)
-            {
-                mMasks[u].applyToRaw(mMask.ignoresKeep, begin, end, mWords[u]);
-                ofRaw.add(mWords[u]);
-            }
-            else
-            {
-                unpack(mWords[u], mValues[u]);
-                mMasks[u].applyInFloat(plan, mMask, firstKey() + u * kStep, begin, end, mValues[u]);
-                maximum = largest(mValues[u], maximum);
-            }
-        }
-        return Work::kIsRaw ? ofRaw.value() : maximum;
-    }
-
-    //! The sum of the exponentials, which are kept where they are not made again.
-    ATTNGRAFT_DEVICE float exponentiate(Exponent const& exponent)
-    {
-        float sums[2] = {0.F, 0.F};
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u)
-        {
-            if (!mAllowed.has(u))
-            {
-                continue;
-            }
-            float (&powers)[N] = mValues[Work::kRecomputes ? 0 : u];
-            if constexpr (Work::kIsRaw)
-            {
-                unpack(mWords[u], powers);
-            }
-#pragma unroll
-            for (int e = 0; e < N; ++e)
-            {
-                powers[e] = exponent(powers[e]);
-                sums[e % 2] += powers[e];
-            }
-        }
-        return sums[0] + sums[1];
-    }
-
-    ATTNGRAFT_DEVICE void write(Exponent const& exponent, Normalisation const& normalisation) const
-    {
-        uint8_t* const to = mUnits.to + static_cast<int64_t>(mFirst) * kUnitBytes;
-        Words<T, N> last; // of the unit that ends behind the row
-        int lastUnit = -1;
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u)
-        {
-            if (!mHeld.has(u))
-            {
-                continue;
-            }
-            Words<T, N> const result = probabilities(exponent, normalisation, u);
-            if (N == 1 || mInRow.has(u))
-            {
-                mUnits.store(to + u * kStepBytes, result);
-            }
-            else if (u == 0 && mFirst == 0)
-            {
-                int const end = mUnits.end < N ? static_cast<int>(mUnits.end) : N;
-                mUnits.storePart(to, result, static_cast<int>(mUnits.begin), end);
-            }
-            else
-            {
-                last = result;
-                lastUnit = u;
-            }
-        }
-        if (N > 1 && lastUnit >= 0)
-        {
-            mUnits.storePart(to + lastUnit * kStepBytes, last, 0, static_cast<int>(mUnits.end % N));
-        }
-    }
-
-    Index limit{0};        //!< behind the last unit that this block holds
-    Index allowedBegin{0}; //!< units with allowed keys, of those
-    Index allowedEnd{0};
-
-private:
-    using T = typename Work::T;
-    using Range = UnitRange<Work::kThreads>;
-    static constexpr int N = Work::kElements;
-    static constexpr int kUnits = Work::kUnits;
-    static constexpr int kUnitBytes = Words<T, N>::kBytes;
-    static constexpr int kStep = Work::kThreads * N; //!< elements from one of this thread's units to the next
-    static constexpr int kStepBytes = Work::kThreads * kUnitBytes;
-
-    struct Cut
-    {
-        int begin;
-        int end;
-    };
-
-    //! Allowed elements, counted from the first unit's first one.
-    ATTNGRAFT_DEVICE Cut allowedElements() const
-    {
-        UnitRange<1> const range(mMask.begin, mMask.end, mFirst * N);
-        return {range.begin, range.end};
-    }
-
-    //! Of the first unit.
-    ATTNGRAFT_DEVICE int64_t firstKey() const
-    {
-        return static_cast<int64_t>(mFirst * N - mUnits.begin);
-    }
-
-    //! A unit of the row that may reach beyond the tensor, if this thread holds it.
-    ATTNGRAFT_DEVICE void loadEdge(SoftmaxPlan const& plan, Index unit, Range const& readable)
-    {
-        if constexpr (N > 1)
-        {
-            Words<T, N> edge{};
-            bool const isRead = unit >= allowedBegin && unit < allowedEnd;
-            if (isRead && (unit - mFirst) % Work::kThreads == 0)
-            {
-                loadWithin<kUnitBytes>(
-                    mUnits.from + static_cast<int64_t>(unit) * kUnitBytes, plan.scoresExtent, edge.values);
-            }
-#pragma unroll
-            for (int u = 0; u < kUnits; ++u)
-            {
-                if (unit == mFirst + u * Work::kThreads && !readable.has(u))
-                {
-                    mWords[u] = edge;
-                }
-            }
-        }
-    }
-
-    ATTNGRAFT_DEVICE Words<T, N> probabilities(
-        Exponent const& exponent, Normalisation const& normalisation, int u) const
-    {
-        float made[N];
-        if constexpr (Work::kRecomputes)
-        {
-            unpack(mWords[u], made);
-        }
-#pragma unroll
-        for (int e = 0; e < N; ++e)
-        {
-            float const power = Work::kRecomputes ? exponent(made[e]) : mValues[Work::kRecomputes ? 0 : u][e];
-            made[e] = normalisation(mAllowed.has(u) ? power : 0.F);
-        }
-        return pack<T, N>(made);
-    }
-
-    RowUnits<T, N, Index> mUnits;
-    RowMaskValues<T, N, Work::kTensors, Index> mMask;
-    Index mFirst{0};
-    Range mAllowed;
-    Range mHeld;
-    Range mInRow; //!< whole
-    Words<T, N> mWords[kUnits];
-    MaskUnit<T, N, Work::kTensors> mMasks[kUnits];
-    float mValues[Work::kRecomputes ? 1 : kUnits][N];
 };
 
 } // namespace attngraft

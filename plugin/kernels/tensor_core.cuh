@@ -46,6 +46,7 @@ struct Fp32Math
 #else
 
 #define ATTNGRAFT_DEVICE __device__ __forceinline__
+#define ATTNGRAFT_DEVICE_CALL __device__ __noinline__ // for what is rare and would take registers from the rest
 
 namespace attngraft
 {

@@ -1,6 +1,6 @@
 // The instructions of compute capability 9.0 that attention is made of: matrix products of warp groups (four warps, the
-// first a multiple of four) that read shared memory by themselves and run beside other work, copies of boxes of a tensor,
-// and registers that go from one warp group to another. For code compiled for sm_90a.
+// first a multiple of four) that read shared memory by themselves and run beside other work, copies of boxes of a
+// tensor, and registers that go from one warp group to another. For code compiled for sm_90a.
 #pragma once
 
 #include "bulk_instructions.cuh"

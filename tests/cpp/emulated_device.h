@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #define ATTNGRAFT_DEVICE inline
+#define ATTNGRAFT_DEVICE_CALL inline
 #if !defined(__launch_bounds__)
 #define __launch_bounds__(...)
 #endif

@@ -1,6 +1,7 @@
 // launchMaskedSoftmax over the emulated device, with C linkage: Python's tests run the kernels' own source on the CPU,
 // and the same cases again on a GPU.
 #define ATTNGRAFT_DEVICE_INSTRUCTIONS "emulated_device.h"
+#define ATTNGRAFT_BULK_INSTRUCTIONS "emulated_bulk.h"
 #define ATTNGRAFT_ROW_INSTRUCTIONS "emulated_rows.h"
 
 #include "masked_softmax.h"
@@ -9,6 +10,8 @@
 #include "softmax_plan.h"
 
 #include "emulated_grid.h"
+
+#include <algorithm>
 
 namespace
 {
@@ -45,6 +48,17 @@ struct EmulatedLaunch
     cudaError_t inPasses(SoftmaxPlan const& plan) const
     {
         return run<Work>(plan, [&] { attngraft::softmaxInPasses<Work>(plan); });
+    }
+
+    template <typename Work>
+    cudaError_t throughRing(SoftmaxPlan const& plan) const
+    {
+        // A cluster at least, however few multiprocessors the device has.
+        int const blocks = std::max(plan.multiprocessors, plan.policy.blocks);
+        attngraft::RingLayout const layout{plan.policy.chunks, plan.policy.blocks};
+        return runGrid(
+            dim3(attngraft::streamBlocks(plan, blocks)), Work::kBlockThreads + attngraft::kLoadingThreads,
+            layout.bytes(), [&] { attngraft::softmaxThroughRing<Work>(plan); }, plan.policy.blocks);
     }
 
 private:
@@ -88,7 +102,7 @@ ATTNGRAFT_TEST_EXPORT bool attngraft_test_softmax_policy(
     attngraft::MaskedSoftmaxParams const* params, Device const* on, int32_t* found)
 {
     SoftmaxPlan plan;
-    if (!attngraft::makeSoftmaxPlan(*params, {on->multiprocessors, on->hasClusters != 0}, plan))
+    if (!attngraft::makeSoftmaxPlan(*params, {on->multiprocessors, on->hasClusters != 0, on->sharedBytes}, plan))
     {
         return false;
     }

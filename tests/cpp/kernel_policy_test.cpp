@@ -10,6 +10,7 @@ namespace
 
 constexpr SoftmaxDevice kWithClusters{132, true};
 constexpr SoftmaxDevice kWithoutClusters{132, false};
+constexpr SoftmaxDevice kHopper{132, true, 227 * 1024};
 constexpr int64_t kManyRows = 1 << 20;
 constexpr MaskTensors kAllTensors[] = {
     MaskTensors::kNone, MaskTensors::kKeepBytes, MaskTensors::kBias, MaskTensors::kAny};
@@ -59,6 +60,7 @@ TEST(SoftmaxPolicy, EveryLengthGetsARungThatHoldsItAndServesItsMask)
             for (bool const isWhole : {false, keys % 8 == 0})
             {
                 Policy const policy = choosePolicy({kManyRows, keys, 2, isWhole, tensors}, kWithClusters);
+                ASSERT_NE(policy.strategy, Strategy::kStream); // which takes shared memory
                 if (policy.strategy == Strategy::kElements)
                 {
                     ASSERT_LE(keys, kElementRungs[policy.rung].capacity());
@@ -114,6 +116,46 @@ TEST(SoftmaxPolicy, RowsLongerThanTheRegistersAreReadTwice)
     EXPECT_EQ(chooseWhole(int64_t{1} << 40, 2, kWithClusters).strategy, Strategy::kPasses);
     EXPECT_EQ(chooseWhole(int64_t{1} << 40, 2, kWithClusters).blocks, kMaxCluster);
     EXPECT_EQ(chooseWhole(int64_t{1} << 40, 4, kWithoutClusters).blocks, 1);
+}
+
+TEST(SoftmaxPolicy, LongRowsPassThroughSharedMemoryWhereTheyAreMany)
+{
+    EXPECT_EQ(chooseWhole(16384, 2, kHopper).strategy, Strategy::kVectors);
+    EXPECT_EQ(chooseWhole(32768, 2, kHopper, 32).strategy, Strategy::kVectors);
+    EXPECT_EQ(chooseWhole(32768, 2, kWithoutClusters).strategy, Strategy::kVectors);
+    EXPECT_EQ(choosePolicy({kManyRows, 32768, 2, true, MaskTensors::kAny}, kHopper).strategy, Strategy::kVectors);
+    constexpr int64_t kBlocksAndRowsOfKeys[][3] = {
+        {32768, 1, 2}, {65536, 1, 1}, {131072, 2, 1}, {262144, 4, 1}, {524288, 8, 1}};
+    for (auto const& [keys, blocks, rowsHeld] : kBlocksAndRowsOfKeys)
+    {
+        for (int const bytes : {2, 4})
+        {
+            Policy const policy = chooseWhole(keys * 2 / bytes, static_cast<size_t>(bytes), kHopper);
+            EXPECT_EQ(policy.strategy, Strategy::kStream);
+            EXPECT_EQ(policy.blocks, blocks);
+            EXPECT_EQ(policy.rowsHeld, rowsHeld);
+        }
+    }
+    EXPECT_EQ(chooseWhole(600000, 2, kHopper).strategy, Strategy::kPasses);
+}
+
+TEST(SoftmaxPolicy, ABlockHasRoomForTheRowsThatPassThroughItAndForLoadsAhead)
+{
+    for (int sharedBytes = 0; sharedBytes <= kHopper.sharedBytes; sharedBytes += 16 * 1024)
+    {
+        SoftmaxDevice const device{132, true, sharedBytes};
+        for (int64_t keys = 1000; keys < 2000000; keys += keys / 10)
+        {
+            Policy const policy = choosePolicy({kManyRows, keys, 2, false, MaskTensors::kNone}, device);
+            if (policy.strategy == Strategy::kStream)
+            {
+                int64_t const chunks = (vectorsOfRow(keys, 2, false) + kChunkVectors - 1) / kChunkVectors;
+                EXPECT_LT(policy.rowsHeld * ((chunks + policy.blocks - 1) / policy.blocks), policy.chunks);
+                RingLayout const layout{policy.chunks, policy.blocks};
+                EXPECT_LE(layout.bytes(), sharedBytes);
+            }
+        }
+    }
 }
 
 TEST(SoftmaxPolicy, SupportsTheContractsTypes)

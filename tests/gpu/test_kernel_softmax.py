@@ -60,6 +60,24 @@ def test_every_row_length_without_and_with_masks(dtype: str, keys: int) -> None:
     check(Case(scores, config, {Role.KEEP: keep, Role.BIAS: bias}))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tensors", ["plain", "keep", "lengths"])
+def test_many_long_rows(dtype: str, tensors: str) -> None:
+    """So many that they pass through shared memory, in one block and in clusters; one without a key."""
+    for rows, keys, offset in ((640, 20000, 0), (640, 17003, 1), (320, 70000, 0)):
+        scores = normal((rows // 32, 4, 8, keys), dtype, keys)
+        operands: dict[str, np.ndarray] = {}
+        if tensors == "keep":
+            operands[Role.KEEP] = np.random.default_rng(rows).random((rows // 32, 1, 8, keys)) < 0.7
+            operands[Role.KEEP][0, 0, 3] = False
+        if tensors == "lengths":
+            operands[Role.KV_LENGTHS] = np.linspace(0, keys, rows // 32).astype(np.int32)
+        config = MaskedSoftmax(operands=tuple(operands), scale=0.25, empty_rows=EmptyRows.UNMASKED)
+        case = Case(scores, config, operands)
+        apart = check(case, input_offset=offset, output_offset=offset)
+        assert apart.tobytes() == check(case, in_place=True, input_offset=offset, output_offset=offset).tobytes()
+
+
 @pytest.mark.parametrize("empty_rows", EmptyRows.ALL)
 @pytest.mark.parametrize("keys", [3, 64, 197, 2048, 40001])
 def test_a_wholly_masked_row_among_others(empty_rows: str, keys: int) -> None:

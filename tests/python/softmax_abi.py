@@ -88,6 +88,19 @@ FEW_ROWS = Device(multiprocessors=132, has_clusters=1)
 WITHOUT_CLUSTERS = Device(multiprocessors=1)
 
 
+CHUNK_BYTES = 2048
+"""Of shared memory that rows pass through: 64 threads of two vectors, as the emulating library has them."""
+LARGEST_CLUSTER = 8
+
+
+def streaming(chunks: int = 8, multiprocessors: int = 1) -> Device:
+    """A device whose blocks have so many chunks, through which rows pass that touch more than one half of one: by one
+    block or by the blocks of a cluster, so that two rows fit in."""
+    barriers, states, warps, rows = 8 * 8, 8 * 8, 2, 8 * (128 + 2 * 8)
+    shared = chunks * (CHUNK_BYTES + 2 * 8) + barriers + states * LARGEST_CLUSTER * warps + rows
+    return Device(multiprocessors=multiprocessors, has_clusters=1, shared_bytes=shared)
+
+
 class MemoryRange(ctypes.Structure):
     _fields_ = [("low", ctypes.c_void_p), ("high", ctypes.c_void_p)]
 

@@ -9,51 +9,26 @@ import numpy as np
 import pytest
 from emulated_device import Device
 from mask_abi import DTYPES
-from softmax_abi import (
-    FEW_ROWS,
-    MANY_ROWS,
-    NO_RUNG,
-    WITHOUT_CLUSTERS,
-    Emulated,
-    Layout,
-    emulated_softmax,
-    policy_of,
-    rungs,
+from softmax_abi import FEW_ROWS, MANY_ROWS, NO_RUNG, WITHOUT_CLUSTERS, Layout, policy_of, rungs, streaming
+from softmax_cases import Case, random_case
+from softmax_checks import (
+    ANY,
+    BIAS,
+    ELEMENTS,
+    KEEP,
+    NONE,
+    PASSES,
+    VECTORS,
+    check,
+    masked_case,
+    normal,
 )
-from softmax_cases import Case, assert_matches, random_case
 
 from attngraft.contract import EmptyRows, MaskedSoftmax, Role
-from attngraft.verify import oracle
 
 SWEEP_CASES = int(os.environ.get("ATTNGRAFT_EMULATED_SWEEP", "150"))
 SWEEP_CHUNK = 10
-NONE, KEEP, BIAS, ANY = range(4)  # kinds of masks: which tensors a kernel reads beside the scores
-VECTORS, ELEMENTS, PASSES = range(3)  # strategies
 VECTOR_BYTES = 16
-
-
-def normal(shape: tuple[int, ...], dtype: str = "float16", seed: int = 0) -> np.ndarray:
-    return (np.random.default_rng(seed).standard_normal(shape) * 3).astype(DTYPES[dtype])
-
-
-def check(case: Case, **options: object) -> Emulated:
-    run = emulated_softmax(case.scores, case.config, case.operands, **options)
-    assert_matches(run.probabilities, oracle.masked_softmax(case.scores, case.config, **case.operands), case)
-    return run
-
-
-def masked_case(shape: tuple[int, ...], dtype: str, tensors: int, **config: object) -> Case:
-    """Scores with a mask of a kind, one row of which allows no key."""
-    rng = np.random.default_rng(shape[-1])
-    keep = rng.random((*shape[:-2], 1, shape[-1])) < 0.7
-    keep[0, ..., 0] = True
-    operands = {
-        NONE: {},
-        KEEP: {Role.KEEP: keep},
-        BIAS: {Role.BIAS: rng.standard_normal((1, *shape[1:])).astype(DTYPES[dtype])},
-        ANY: {Role.KEEP: keep.astype(np.int32), Role.BIAS: rng.standard_normal(shape[-1:]).astype(np.float32)},
-    }[tensors]
-    return Case(normal(shape, dtype), MaskedSoftmax(operands=tuple(operands), **{"scale": 0.25, **config}), operands)
 
 
 @pytest.mark.parametrize("first", range(0, SWEEP_CASES, SWEEP_CHUNK))
@@ -64,7 +39,7 @@ def test_random_shapes_masks_and_places(first: int) -> None:
         in_place = bool(rng.random() < 0.3)
         source = Layout(int(rng.integers(0, 9)), int(rng.choice([0, 0, 3, 8])), bool(rng.random() < 0.3))
         target = Layout(int(rng.integers(0, 9)), int(rng.choice([0, 0, 5, 8])), bool(rng.random() < 0.3))
-        device = (MANY_ROWS, FEW_ROWS, WITHOUT_CLUSTERS)[int(rng.integers(3))]
+        device = (MANY_ROWS, FEW_ROWS, WITHOUT_CLUSTERS, streaming())[int(rng.integers(4))]
         check(case, device=device, seed=seed, in_place=in_place, source=source, target=source if in_place else target)
 
 

@@ -1,6 +1,7 @@
 // From a plan to the template arguments of the kernel that serves it, for whoever runs it: a launch, or a test.
 #pragma once
 
+#include "softmax_loop.cuh"
 #include "softmax_passes.cuh"
 #include "softmax_plan.h"
 #include "softmax_rows.cuh"
@@ -26,6 +27,15 @@ unsigned softmaxBlocks(SoftmaxPlan const& plan)
     return tiles > kMaxBlocks / plan.policy.blocks ? 0U : static_cast<unsigned>(tiles * plan.policy.blocks);
 }
 
+//! The same of a kernel that takes one row after another: as many as run at once.
+template <typename Work>
+unsigned loopBlocks(SoftmaxPlan const& plan)
+{
+    int64_t const tiles = (plan.rows + Work::kGroups - 1) / Work::kGroups;
+    int64_t const atOnce = int64_t{plan.multiprocessors} * Work::kResidentBlocks;
+    return static_cast<unsigned>(tiles < atOnce ? tiles : atOnce);
+}
+
 //! Shared memory of a block: two rounds of exchange.
 template <typename Work>
 constexpr int kSoftmaxSharedBytes = 2 * Work::kGroups * (Work::kThreads / kWarpThreads) * kStateBytes;
@@ -37,8 +47,8 @@ inline unsigned streamBlocks(SoftmaxPlan const& plan, int64_t blocksAtOnce)
     return static_cast<unsigned>((clusters < plan.rows ? clusters : plan.rows) * plan.policy.blocks);
 }
 
-//! Calls launch.inRegisters<RowWork>, launch.inPasses<RowWork> or launch.throughRing<RowWork> for the plan's policy and
-//! masks.
+//! Calls the launch's inRegisters<RowWork>, inPasses<RowWork>, throughRing<StreamWork> or inLoop<LoopWork> for the
+//! plan's policy and masks.
 template <typename T, MaskTensors tensors, typename Launch>
 struct SoftmaxDispatch
 {
@@ -55,6 +65,7 @@ struct SoftmaxDispatch
         case Strategy::kElements: return runElements<0>();
         case Strategy::kPasses: return runPasses();
         case Strategy::kStream: return runStream();
+        case Strategy::kLoop: return runLoop<kReadsAhead ? 0 : kLoopRungCount>();
         }
         return cudaErrorInvalidValue;
     }
@@ -112,6 +123,25 @@ private:
         if constexpr (mayStream(tensors))
         {
             return launch.template throughRing<StreamWork<T, tensors>>(plan);
+        }
+        return cudaErrorInvalidValue;
+    }
+
+    template <int index>
+    cudaError_t runLoop() const
+    {
+        if constexpr (index < kLoopRungCount)
+        {
+            constexpr LoopRung kRung = kLoopRungs[index];
+            if (plan.policy.rung != index)
+            {
+                return runLoop<index + 1>();
+            }
+            if constexpr (kRung.serves(tensors))
+            {
+                return launch.template inLoop<LoopWork<T, tensors, kRung.threads, kRung.units, kRung.blockThreads>>(
+                    plan);
+            }
         }
         return cudaErrorInvalidValue;
     }

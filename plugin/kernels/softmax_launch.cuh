@@ -13,13 +13,19 @@ struct SoftmaxLaunch
     template <typename Work>
     cudaError_t inRegisters(SoftmaxPlan const& plan) const
     {
-        return start<Work>(softmaxInRegisters<Work>, plan);
+        return start<Work>(softmaxInRegisters<Work>, softmaxBlocks<Work>(plan), plan);
     }
 
     template <typename Work>
     cudaError_t inPasses(SoftmaxPlan const& plan) const
     {
-        return start<Work>(softmaxInPasses<Work>, plan);
+        return start<Work>(softmaxInPasses<Work>, softmaxBlocks<Work>(plan), plan);
+    }
+
+    template <typename Work>
+    cudaError_t inLoop(SoftmaxPlan const& plan) const
+    {
+        return start<Work>(softmaxInLoop<Work>, loopBlocks<Work>(plan), plan);
     }
 
     template <typename Work>
@@ -73,11 +79,10 @@ private:
     };
 
     template <typename Work>
-    cudaError_t start(void (*kernel)(SoftmaxPlan), SoftmaxPlan const& plan) const
+    cudaError_t start(void (*kernel)(SoftmaxPlan), unsigned blocks, SoftmaxPlan const& plan) const
     {
         int const clusterBlocks = Work::kIsCluster ? plan.policy.blocks : 0;
-        return Launch(
-            dim3(softmaxBlocks<Work>(plan)), Work::kBlockThreads, kSoftmaxSharedBytes<Work>, clusterBlocks, stream)
+        return Launch(dim3(blocks), Work::kBlockThreads, kSoftmaxSharedBytes<Work>, clusterBlocks, stream)
             .start(kernel, plan);
     }
 };

@@ -52,6 +52,7 @@ struct SoftmaxPlan
     EmptyRows emptyRows{EmptyRows::kZeros};
 
     RowMap masks{};          //!< of bias and keep, in elements
+    Divisor maskRun{};       //!< so many neighbouring rows have the same mask values
     bool maskIsWhole{false}; //!< the mask's units are aligned to their size, as rows are that are whole
     Extent maskExtent{};     //!< of bias or keep, where only one is read
     void const* bias{nullptr};

@@ -67,6 +67,17 @@ bool isVectorwise(void const* data, int64_t const (&dims)[kMaxRank], int64_t con
     return vectorwise;
 }
 
+//! Neighbouring rows for which the mask tensors say the same.
+int64_t rowsInRun(RowMap const& masks, int64_t rows)
+{
+    int const last = masks.rank - 1;
+    if (last < 0)
+    {
+        return rows;
+    }
+    return masks.firstStrides[last] == 0 && masks.secondStrides[last] == 0 ? masks.dims[last].value : 1;
+}
+
 MaskTensors chooseTensors(SoftmaxPlan const& plan, DataType type)
 {
     if (plan.bias == nullptr && plan.keep == nullptr && plan.scaleIsDeferred)
@@ -108,6 +119,7 @@ void planMasks(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
     auto const size = static_cast<int64_t>(elementSize(params.type));
     int64_t const perVector = kVectorBytes / size;
     plan.masks = mergeDimensions(params.dims, params.bias.strides, params.keep.strides);
+    plan.maskRun = Divisor(rowsInRun(plan.masks, plan.rows));
     plan.bias = params.bias.data;
     plan.biasKeyStride = params.bias.strides[kKeyDim];
     plan.biasIsFloat32 = params.biasIsFloat32 || params.type == DataType::kFloat32;
@@ -124,6 +136,15 @@ void planMasks(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
         plan.maskExtent = extentOf(mask.data, params.dims, mask.strides, bytes);
         plan.maskIsWhole = plan.isWhole && isVectorwise(mask.data, params.dims, mask.strides, perVector, bytes);
     }
+}
+
+//! Whether rows differ in their place alone, and that by equal steps. See SoftmaxWork.
+bool isEven(SoftmaxPlan const& plan)
+{
+    bool const hasWholeMask = plan.tensors == MaskTensors::kNone || plan.maskIsWhole;
+    bool const hasInterval = plan.interval.dependsOnBatch() || plan.interval.dependsOnQuery();
+    return plan.isWhole && hasWholeMask && !hasInterval && plan.places.rank <= 1 && plan.rows < kShortDividends
+        && plan.emptyRows != EmptyRows::kUnmasked;
 }
 
 } // namespace
@@ -154,7 +175,7 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxDevice const& dev
     planTensors(params, plan);
     planMasks(params, plan);
     size_t const size = elementSize(params.type);
-    plan.policy = choosePolicy({plan.rows, plan.keys, size, plan.isWhole, plan.tensors}, device);
+    plan.policy = choosePolicy({plan.rows, plan.keys, size, plan.isWhole, plan.tensors, isEven(plan)}, device);
     plan.blocks = Divisor(plan.policy.blocks);
     plan.multiprocessors = device.multiprocessors;
     int64_t const units =

@@ -6,6 +6,8 @@
 //   ATTNGRAFT_SOFTMAX_RESIDENT_THREADS  threads of a multiprocessor that a kernel's registers must leave room for
 //   ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS  vectors of 16-bit scores a thread from which exponentials are computed twice
 //   ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS   rows longer than this, in vectors, are shared by the blocks of a cluster
+//   ATTNGRAFT_SOFTMAX_LOOP              1: many whole rows are taken one after another, the next read ahead
+//                                       (softmax_loop.cuh). 0, the default, until that is measured
 //   ATTNGRAFT_SOFTMAX_PASS_THREADS, ATTNGRAFT_SOFTMAX_PASS_UNITS   the same as for rungs, of rows that are read twice
 //   ATTNGRAFT_SOFTMAX_STREAM_VECTORS    rows longer than this, in vectors, pass through shared memory
 //   ATTNGRAFT_SOFTMAX_STREAM_THREADS, ATTNGRAFT_SOFTMAX_STREAM_UNITS   of those (softmax_ring.h)
@@ -28,6 +30,9 @@ namespace attngraft
 #if !defined(ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS)
 #define ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS 2048
 #endif
+#if !defined(ATTNGRAFT_SOFTMAX_LOOP)
+#define ATTNGRAFT_SOFTMAX_LOOP 0
+#endif
 #if !defined(ATTNGRAFT_SOFTMAX_PASS_THREADS)
 #define ATTNGRAFT_SOFTMAX_PASS_THREADS 256
 #endif
@@ -49,11 +54,29 @@ constexpr int residentThreads(int heldRegisters, bool isRawAnd16Bit)
 #endif
 }
 
+constexpr bool kReadsAhead = ATTNGRAFT_SOFTMAX_LOOP != 0;
+
+//! The same of kernels that read the next whole row ahead, `units` vectors of it.
+constexpr int loopResidentThreads(int units, bool isRaw)
+{
+    if (isRaw)
+    {
+        return units <= 3 ? 1024 : 768;
+    }
+    return 512;
+}
+
 constexpr int kRecomputedUnits = ATTNGRAFT_SOFTMAX_RECOMPUTED_UNITS;
 constexpr int64_t kClusterVectors = ATTNGRAFT_SOFTMAX_CLUSTER_VECTORS;
 
 //! Few rows are shared by clusters of blocks where each block still gets this many vectors.
 constexpr int64_t kSmallestShare = 256;
+
+//! Shorter rows, in vectors, leave most threads of a warp without one.
+constexpr int64_t kSmallestLoop = 9;
+
+//! Rows that follow each other in a thread group at least, for reading ahead to pay.
+constexpr int64_t kLoopedRows = 2;
 
 //! Rows that begin anywhere and are no longer than this are held element by element.
 constexpr int64_t kElementKeys = 8;
@@ -74,7 +97,8 @@ enum class Strategy : int32_t
     kVectors,  //!< registers, 16-byte loads; partial vectors at both ends of a row where it does not begin on one
     kElements, //!< registers, one element a thread, several rows a thread
     kPasses,   //!< the row is read twice: it fits in no register file
-    kStream    //!< rows pass through shared memory, the next ones being read while one is written
+    kStream,   //!< rows pass through shared memory, the next ones being read while one is written
+    kLoop      //!< registers, whole rows one after another, the next read ahead
 };
 
 struct Policy
@@ -87,6 +111,7 @@ struct Policy
 };
 
 //! What the choice depends on. `isWhole`: every row begins and ends on a vector, in the input and in the output.
+//! `isEven`: moreover rows lie equally far apart, and nothing is asked of a row's keys but what mask tensors say.
 struct SoftmaxWork
 {
     int64_t rows;
@@ -94,6 +119,7 @@ struct SoftmaxWork
     size_t elementBytes;
     bool isWhole;
     MaskTensors tensors;
+    bool isEven{false};
 };
 
 //! Vectors that a row of `keys` elements touches at worst, when it may begin anywhere in a vector.
@@ -112,6 +138,18 @@ constexpr int findVectorRung(MaskTensors tensors, int64_t units, bool isShared =
     {
         Rung const& rung = kVectorRungs[i];
         if (rung.serves(tensors) && units <= rung.capacity() && (!isShared || rung.mayBeShared()))
+        {
+            return i;
+        }
+    }
+    return -1;
+}
+
+constexpr int findLoopRung(MaskTensors tensors, int64_t units)
+{
+    for (int i = 0; i < kLoopRungCount; ++i)
+    {
+        if (kLoopRungs[i].serves(tensors) && units <= kLoopRungs[i].capacity())
         {
             return i;
         }
@@ -183,6 +221,19 @@ constexpr Policy chooseStream(int64_t rows, int64_t vectors, SoftmaxDevice const
     return policy;
 }
 
+//! The rung of rows one after another, -1 where there are too few of them for that, or none holds a row.
+constexpr int chooseLoop(SoftmaxWork const& work, int64_t vectors, SoftmaxDevice const& device)
+{
+    int const rung = findLoopRung(work.tensors, vectors);
+    if (!kReadsAhead || !device.hasClusters || !work.isEven || vectors < kSmallestLoop || rung < 0)
+    {
+        return -1; // clusters: what tells the devices that it is meant for
+    }
+    constexpr int64_t kThreads = 1024; // that a multiprocessor has room for at most
+    bool const areMany = work.rows * kLoopRungs[rung].threads >= kLoopedRows * kThreads * device.multiprocessors;
+    return areMany ? rung : -1;
+}
+
 constexpr Policy choosePolicy(SoftmaxWork const& work, SoftmaxDevice const& device)
 {
     if (!work.isWhole && work.keys <= kElementKeys)
@@ -197,6 +248,10 @@ constexpr Policy choosePolicy(SoftmaxWork const& work, SoftmaxDevice const& devi
         {
             return stream;
         }
+    }
+    if (int const loop = chooseLoop(work, vectors, device); loop >= 0)
+    {
+        return {Strategy::kLoop, loop, 1};
     }
     int const wanted = device.hasClusters ? blocksForFewRows(work.rows, vectors, device.multiprocessors) : 1;
     int const rung = findVectorRung(work.tensors, vectors);

@@ -160,6 +160,41 @@ constexpr Rung kVectorRungs[] = {
 };
 constexpr int kVectorRungCount = static_cast<int>(sizeof(kVectorRungs) / sizeof(Rung));
 
+//! A whole row is held by `threads` threads, each with `units` vectors of it and of the next one.
+struct LoopRung
+{
+    int threads;
+    int units;
+    int blockThreads;
+    unsigned masks;
+
+    constexpr int64_t capacity() const
+    {
+        return int64_t{threads} * units;
+    }
+
+    constexpr bool serves(MaskTensors tensors) const
+    {
+        return (masks >> static_cast<int>(tensors) & 1U) != 0;
+    }
+};
+
+//! By capacity. Four vectors a thread, of a row and of the next, are what registers suffice for without spilling.
+constexpr LoopRung kLoopRungs[] = {
+    {8, 2, 128, kRaw},
+    {8, 4, 128, kRaw | kBiased},
+    {16, 3, 128, kRaw},
+    {16, 4, 128, kRaw | kBiased},
+    {32, 3, 128, kRaw},
+    {32, 4, 128, kRaw | kBiased},
+    {64, 3, 128, kRaw},
+    {64, 4, 128, kRaw | kBiased},
+    {128, 4, 128, kRaw | kBiased},
+    {256, 4, 256, kRaw | kBiased},
+    {512, 4, 512, kRaw | kBiased},
+};
+constexpr int kLoopRungCount = static_cast<int>(sizeof(kLoopRungs) / sizeof(LoopRung));
+
 //! One element a thread keeps the loads of neighbouring rows contiguous; several rows a thread keep enough in flight.
 constexpr Rung kElementRungs[] = {
     {2, 1, 4, kBlockThreads, kPlain | kRest},

@@ -61,6 +61,13 @@ struct EmulatedLaunch
             layout.bytes(), [&] { attngraft::softmaxThroughRing<Work>(plan); }, plan.policy.blocks);
     }
 
+    template <typename Work>
+    cudaError_t inLoop(SoftmaxPlan const& plan) const
+    {
+        return runGrid(dim3(attngraft::loopBlocks<Work>(plan)), Work::kBlockThreads,
+            attngraft::kSoftmaxSharedBytes<Work>, [&] { attngraft::softmaxInLoop<Work>(plan); });
+    }
+
 private:
     template <typename Work, typename Kernel>
     static cudaError_t run(SoftmaxPlan const& plan, Kernel const& kernel)

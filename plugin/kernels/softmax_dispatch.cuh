@@ -137,10 +137,19 @@ private:
             {
                 return runLoop<index + 1>();
             }
+            if constexpr (tensors == MaskTensors::kNone)
+            {
+                if (plan.interval.dependsOnBatch() || plan.interval.dependsOnQuery())
+                {
+                    return launch
+                        .template inLoop<LoopWork<T, tensors, true, kRung.threads, kRung.units, kRung.blockThreads>>(
+                            plan);
+                }
+            }
             if constexpr (kRung.serves(tensors))
             {
-                return launch.template inLoop<LoopWork<T, tensors, kRung.threads, kRung.units, kRung.blockThreads>>(
-                    plan);
+                return launch
+                    .template inLoop<LoopWork<T, tensors, false, kRung.threads, kRung.units, kRung.blockThreads>>(plan);
             }
         }
         return cudaErrorInvalidValue;

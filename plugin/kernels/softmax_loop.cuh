@@ -1,7 +1,7 @@
 // Whole rows in registers, one after another: while one is used, all loads of the next are on their way, so that memory
-// does not wait for arithmetic. For rows that begin and end on vectors and lie equally far apart, all of whose keys are
-// allowed but for what a tensor says: nothing is asked of a row that is known before, and no register is spilled, for a
-// spilled one of those that are read ahead would be waited for.
+// does not wait for arithmetic. For rows that begin and end on vectors and lie equally far apart. Nothing is asked of a
+// row that is known before, and no register is spilled, for a spilled one of those that are read ahead would be waited
+// for.
 #pragma once
 
 #include "row_mask.cuh"
@@ -13,12 +13,13 @@ namespace attngraft
 {
 
 //! `threads` threads hold a row, `units` vectors each, and as much of the next one. Exponentials of raw scores are made
-//! twice: half the registers.
-template <typename T_, MaskTensors tensors, int threads, int units, int blockThreads>
+//! twice: half the registers. `hasInterval`: rows may have an interval of allowed keys each.
+template <typename T_, MaskTensors tensors, bool hasInterval, int threads, int units, int blockThreads>
 struct LoopWork
 {
     using T = T_;
     static constexpr MaskTensors kTensors = tensors;
+    static constexpr bool kHasInterval = hasInterval;
     static constexpr int kElements = kVectorBytes / static_cast<int>(sizeof(T)); //!< of a unit
     static constexpr int kThreads = threads;
     static constexpr int kUnits = units;
@@ -30,13 +31,14 @@ struct LoopWork
     static constexpr int kResidentBlocks = kResidentThreads / blockThreads > 0 ? kResidentThreads / blockThreads : 1;
 };
 
-//! What a thread holds of a row, as it was read. Units beyond its end are -inf.
+//! What a thread holds of a row, as it was read. Units without an allowed key are -inf.
 template <typename Work>
 struct LoopRow
 {
     static constexpr int N = Work::kElements;
     Words<typename Work::T, N> words[Work::kUnits];
     MaskUnit<typename Work::T, N, Work::kTensors> masks[Work::kUnits];
+    UnitRange<1> allowed; //!< elements, counted from the thread's first one; of no use where all are
 };
 
 template <typename Work>
@@ -85,6 +87,14 @@ private:
         using Position = int;
     };
 
+    //! Elements of a row with allowed keys.
+    ATTNGRAFT_DEVICE KeyInterval allowedOf(uint32_t r) const
+    {
+        uint32_t const query = r - mPlan.queries.quotient(r) * static_cast<uint32_t>(mPlan.queries.value);
+        KeyInterval const keys = mPlan.interval.row(mPlan.rowsPerBatch.quotient(r), query);
+        return keys.begin < keys.end ? keys : KeyInterval{};
+    }
+
     //! Units of a row that are this thread's, none of one beyond the last row.
     ATTNGRAFT_DEVICE int unitsOf(uint32_t r) const
     {
@@ -93,14 +103,22 @@ private:
 
     ATTNGRAFT_DEVICE void read(Row& row, uint32_t r)
     {
-        int const count = unitsOf(r);
+        int count = unitsOf(r);
+        int begin = 0; // units before it have no allowed key
+        if constexpr (Work::kHasInterval)
+        {
+            KeyInterval const keys = count > 0 ? allowedOf(r) : KeyInterval{};
+            row.allowed = UnitRange<1>(static_cast<int>(keys.begin), static_cast<int>(keys.end), mLane * N);
+            begin = static_cast<int>(keys.begin) / N - mLane;
+            count = (static_cast<int>(keys.end) + (N - 1)) / N - mLane;
+        }
         auto const* const scores = static_cast<uint8_t const*>(mPlan.scores)
             + (static_cast<int64_t>(r) * mPlan.places.firstStrides[0] + mLane * N) * static_cast<int64_t>(sizeof(T));
 #pragma unroll
         for (int u = 0; u < kUnits; ++u)
         {
             row.words[u] = {{kNothing, kNothing, kNothing, kNothing}};
-            if (u * Work::kThreads < count)
+            if (u * Work::kThreads < count && (!Work::kHasInterval || u * Work::kThreads >= begin))
             {
                 RowUnits<T, N, int>::template load<Reading::kOnly>(scores + u * kStep * sizeof(T), row.words[u]);
             }
@@ -160,7 +178,9 @@ private:
         {
             if constexpr (Work::kIsRaw)
             {
-                row.masks[u].applyToRaw(false, 0, N, row.words[u]);
+                int const begin = Work::kHasInterval ? row.allowed.begin - u * kStep : 0;
+                int const end = Work::kHasInterval ? row.allowed.end - u * kStep : N;
+                row.masks[u].applyToRaw(false, begin, end, row.words[u]);
                 ofRaw.add(row.words[u]);
             }
             else

@@ -138,12 +138,12 @@ void planMasks(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
     }
 }
 
-//! Whether rows differ in their place alone, and that by equal steps. See SoftmaxWork.
+//! Whether rows lie equally far apart, with one kind of mask at most. See SoftmaxWork.
 bool isEven(SoftmaxPlan const& plan)
 {
-    bool const hasWholeMask = plan.tensors == MaskTensors::kNone || plan.maskIsWhole;
     bool const hasInterval = plan.interval.dependsOnBatch() || plan.interval.dependsOnQuery();
-    return plan.isWhole && hasWholeMask && !hasInterval && plan.places.rank <= 1 && plan.rows < kShortDividends
+    bool const isSimple = plan.tensors == MaskTensors::kNone || (plan.maskIsWhole && !hasInterval);
+    return plan.isWhole && isSimple && plan.places.rank <= 1 && plan.rows < kShortDividends
         && plan.emptyRows != EmptyRows::kUnmasked;
 }
 

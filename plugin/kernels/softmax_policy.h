@@ -111,7 +111,7 @@ struct Policy
 };
 
 //! What the choice depends on. `isWhole`: every row begins and ends on a vector, in the input and in the output.
-//! `isEven`: moreover rows lie equally far apart, and nothing is asked of a row's keys but what mask tensors say.
+//! `isEven`: moreover rows lie equally far apart, under an interval of keys or under a mask tensor, not under both.
 struct SoftmaxWork
 {
     int64_t rows;

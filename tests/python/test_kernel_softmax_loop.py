@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from mask_abi import DTYPES
 from softmax_abi import MANY_ROWS, WITHOUT_CLUSTERS, Layout, emulated_softmax, policy_of
 from softmax_cases import Case
 from softmax_checks import ANY, BIAS, KEEP, LOOP, NONE, VECTORS, check, masked_case, normal
 
 from attngraft.contract import EmptyRows, MaskedSoftmax, Role
+from attngraft.verify import oracle
 
 LOOPED = {"float16": (72, 200, 384, 520, 768, 1024), "bfloat16": (144, 2048), "float32": (36, 132, 256, 4096)}
 """Row lengths of whole vectors, by type."""
@@ -36,13 +38,35 @@ def test_mask_values_of_one_row_or_of_each_in_a_loop() -> None:
             check(case, device=MANY_ROWS)
 
 
+@pytest.mark.parametrize("dtype", LOOPED)
+def test_intervals_of_keys_in_a_loop(dtype: str) -> None:
+    """Each row's own, some of them empty; scores beyond them are not read."""
+    per_vector = 16 // DTYPES[dtype].itemsize
+    for keys in LOOPED[dtype][:3]:
+        scores = normal((3, 3 if keys < 150 else 1, keys, keys), dtype)
+        lengths = np.array([keys - 5, 3, keys], np.int32)
+        starts = np.array([7, 5, 0], np.int32)
+        for config, operands in (
+            ({"causal": "top_left"}, {}),
+            ({"causal": "bottom_right", "window_left": 40}, {}),
+            ({}, {Role.KV_LENGTHS: lengths}),
+            ({"causal": "top_left"}, {Role.KV_LENGTHS: lengths, Role.KV_STARTS: starts}),
+        ):
+            case = Case(scores, MaskedSoftmax(operands=tuple(operands), scale=0.5, **config), operands)
+            assert policy_of(case, MANY_ROWS)[0] == LOOP
+            run = check(case, device=MANY_ROWS)
+            rows = scores.size // keys
+            allowed = np.count_nonzero(oracle.masked_softmax(case.scores, case.config, **case.operands))
+            assert run.scores_read <= (allowed + 2 * rows * per_vector) * scores.itemsize
+
+
 def test_what_goes_into_no_loop() -> None:
-    """Rows that differ in more than their place, masks of other kinds, few rows, rows that do not end on vectors."""
+    """Masks of other kinds or several at once, few rows, rows that do not end on vectors."""
     shape = (2, 130, 200)
     assert policy_of(masked_case(shape, "float16", NONE), MANY_ROWS)[0] == LOOP
     for case in (
-        masked_case(shape, "float16", NONE, causal="top_left"),
-        masked_case(shape, "float16", NONE, window_left=4),
+        masked_case(shape, "float16", KEEP, causal="top_left"),
+        masked_case(shape, "float16", BIAS, window_left=4),
         masked_case(shape, "float16", KEEP, empty_rows=EmptyRows.UNMASKED),
         masked_case(shape, "float16", ANY),
         masked_case((2, 5, 200), "float16", NONE),

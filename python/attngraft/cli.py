@@ -84,10 +84,19 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _target(arguments: argparse.Namespace) -> Target | None:
-    """The TensorRT that `--target` names, else the one that is installed."""
+    """The TensorRT that `--target` names, else the one that is installed, on the GPU that is here."""
     from attngraft.lower import default_target, parse_target
 
-    return default_target() if arguments.target is None else parse_target(arguments.target)
+    target = default_target() if arguments.target is None else parse_target(arguments.target)
+    return None if target is None else _on_this_device(target)
+
+
+def _on_this_device(target: Target) -> Target:
+    """On the first GPU here, unless the target names one or there is none."""
+    from attngraft.engine.device import describe_device
+
+    device = describe_device()
+    return target if device is None else target.on(device.compute_capability)
 
 
 def _fusion_question(arguments: argparse.Namespace) -> FusionQuestion | None:
@@ -187,14 +196,14 @@ def _model_to_build(arguments: argparse.Namespace, shapes: dict[str, tuple[int, 
 
 
 def _build_target(arguments: argparse.Namespace) -> Target:
-    """The TensorRT that `--target` names, else the one that is going to build."""
+    """The TensorRT that `--target` names, else the one that is going to build, on the GPU that is here."""
     from attngraft.engine.backends import find_backend
     from attngraft.lower import Target, parse_target
 
     if arguments.target is not None:
-        return parse_target(arguments.target)
+        return _on_this_device(parse_target(arguments.target))
     backend = find_backend(arguments.backend)
-    return Target(backend.name, backend.version_pair)
+    return _on_this_device(Target(backend.name, backend.version_pair))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -351,7 +360,8 @@ def _add_target(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--target",
         metavar="VERSION",
-        help="the TensorRT that the lowerings are chosen for, such as 10.6, 11 or rtx-1.7 (default the one found)",
+        help="the TensorRT that the lowerings are chosen for, such as 10.6, 11 or rtx-1.7, and a GPU's compute "
+        "capability behind it, such as 10.6@9.0 (default what is found)",
     )
 
 

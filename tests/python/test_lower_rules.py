@@ -72,7 +72,8 @@ def test_what_goes_into_the_attention_plugin_where_that_was_measured(name: str, 
     choices, reasons = choose_lowerings(sites, "auto", OLD)
     assert choices == {site.name: "attention"}
     assert why in reasons[site.name] and "H200" in reasons[site.name]
-    for target in (RTX, None):  # nothing was measured there
+    assert choose_lowerings(sites, "auto", OLD.on("9.0"))[0] == choices
+    for target in (RTX, None, OLD.on("8.0")):  # nothing was measured there
         assert "attention" not in choose_lowerings(sites, "auto", target)[0].values()
 
 
@@ -166,6 +167,8 @@ def test_choices_that_are_refused() -> None:
         ("10.6", Target("tensorrt", (10, 6))),
         ("11", Target("tensorrt", (11,))),
         ("tensorrt-10.14.1", Target("tensorrt", (10, 14, 1))),
+        ("10.6@9.0", Target("tensorrt", (10, 6), (9, 0))),
+        ("rtx-1.7@8.9", Target("rtx", (1, 7), (8, 9))),
         ("rtx", Target("rtx")),
         ("RTX-1.7", Target("rtx", (1, 7))),
         ("tensorrt-rtx-1.7", Target("rtx", (1, 7))),
@@ -176,7 +179,7 @@ def test_targets(text: str, target: Target) -> None:
     assert parse_target(str(target).lower()) == target
 
 
-@pytest.mark.parametrize("text", ["", "best", "10.x", "rtx-", "-1"])
+@pytest.mark.parametrize("text", ["", "best", "10.x", "rtx-", "-1", "10.6@", "10.6@90", "@9.0"])
 def test_targets_that_are_not_understood(text: str) -> None:
     with pytest.raises(RewriteError, match="not understood; give a TensorRT version"):
         parse_target(text)

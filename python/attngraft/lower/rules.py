@@ -23,6 +23,8 @@ FUSED, NATIVE, NEVER = "fused", "native", "never"
 """As given · after lowering `native`, which may also mean that it builds at all · not by any plain form."""
 
 DEVICE = "TensorRT 10.6, H200"
+MEASURED_CAPABILITY = (9, 0)
+"""Of the DEVICE."""
 BUILD = "TensorRT-RTX 1.7"
 
 
@@ -176,8 +178,8 @@ PLUGIN_GAINS: tuple[Gain, ...] = (
 def plugin_gain(site: Site, target: Target | None) -> str | None:
     """Why the fused-attention plugin is faster than every plain form, with the evidence; None where that was not
     measured: for masks of other kinds TensorRT's own fused attention stays, and `--lower attention` asks for the
-    plugin."""
-    if target is None or target.kind != TENSORRT:
+    plugin. A target whose GPU is not known may be the one that was measured."""
+    if target is None or target.kind != TENSORRT or target.compute_capability not in (None, MEASURED_CAPABILITY):
         return None
     return next(
         (gain.phrase for gain in PLUGIN_GAINS if gain.holds(site, target) and _dtype(site) in gain.dtypes), None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 
 from attngraft.errors import RewriteError
@@ -20,19 +20,30 @@ DISTRIBUTIONS = (
 """Python distributions that bring a TensorRT, full ones before the parts that stand for one."""
 
 VERSION = r"\d+(?:\.\d+)*"
-SPELLING = re.compile(rf"(?:tensorrt[- ])?(?:(?P<rtx>rtx)(?:[- ](?P<rtx_version>{VERSION}))?|(?P<version>{VERSION}))")
+SPELLING = re.compile(
+    rf"(?:tensorrt[- ])?(?:(?P<rtx>rtx)(?:[- ](?P<rtx_version>{VERSION}))?|(?P<version>{VERSION}))"
+    r"(?:@(?P<capability>\d+\.\d))?"
+)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A TensorRT. kind: "tensorrt" or "rtx". version: numbers as far as they are known, (10, 6); () for any."""
+    """A TensorRT. kind: "tensorrt" or "rtx". version: numbers as far as they are known, (10, 6); () for any.
+    compute_capability: of the GPU, (9, 0); None where it is not known."""
 
     kind: str
     version: tuple[int, ...] = ()
+    compute_capability: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         name = "TensorRT-RTX" if self.kind == RTX else "TensorRT"
-        return " ".join((name, ".".join(map(str, self.version)))).strip()
+        device = "" if self.compute_capability is None else "@" + _text(self.compute_capability)
+        return " ".join((name, _text(self.version))).strip() + device
+
+    def on(self, compute_capability: str) -> Target:
+        """The same on a GPU of that compute capability, "9.0", unless it names one itself."""
+        known = self.compute_capability is not None
+        return self if known else replace(self, compute_capability=_numbers(compute_capability))
 
     @property
     def has_attention(self) -> bool:
@@ -44,11 +55,16 @@ FIRST_WITH_ATTENTION = (10, 14)
 
 
 def parse_target(text: str) -> Target:
-    """The target of "10.6", "11", "rtx" or "rtx-1.7". Raises RewriteError for anything else."""
+    """The target of "10.6", "11", "rtx" or "rtx-1.7", each with "@9.0" behind it for a GPU of that compute capability.
+    Raises RewriteError for anything else."""
     found = SPELLING.fullmatch(text.strip().lower())
     if found is None:
-        raise RewriteError(f"target {text!r} is not understood; give a TensorRT version (10.6) or rtx (rtx-1.7)")
-    return Target(RTX if found["rtx"] else TENSORRT, _numbers(found["version"] or found["rtx_version"] or ""))
+        raise RewriteError(
+            f"target {text!r} is not understood; give a TensorRT version (10.6) or rtx (rtx-1.7), and a compute "
+            "capability behind it if you like (10.6@9.0)"
+        )
+    target = Target(RTX if found["rtx"] else TENSORRT, _numbers(found["version"] or found["rtx_version"] or ""))
+    return target.on(found["capability"]) if found["capability"] else target
 
 
 def default_target() -> Target | None:
@@ -61,6 +77,10 @@ def default_target() -> Target | None:
                 continue
             return Target(kind, _numbers(version)[:2])
     return None
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

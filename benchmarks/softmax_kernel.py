@@ -21,6 +21,7 @@ import torch
 
 from attngraft.contract import CausalMode, MaskedSoftmax, Role
 from benchmarks.results_file import Row, write_results
+from benchmarks.softmax_peers import softmax_peers
 from benchmarks.timing import graph_replay_us, streaming_bandwidth
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "gpu"))
@@ -113,7 +114,7 @@ def measure(dtype: str, shape: tuple[int, ...], mask: str, bandwidth: float, *, 
     probabilities = torch.empty_like(scores)
     candidates = {"ours": our_kernel(dtype, scores, operand, mask, probabilities)}
     if has_peers:
-        candidates |= peers(scores, operand, mask)
+        candidates |= softmax_peers(scores, operand, mask, masked_softmax, SCALE)
     candidates["ours"]()
     difference = (probabilities - masked_softmax(scores, operand, mask)).abs().max().item()
     elapsed = graph_replay_us(candidates)
@@ -194,17 +195,6 @@ def masked_softmax(scores: torch.Tensor, operand: torch.Tensor | None, mask: str
         return torch.softmax(scaled, dim=-1)
     is_keep = operand.dtype == torch.bool
     return torch.softmax(scaled.where(operand, float("-inf")) if is_keep else scaled + operand, dim=-1)
-
-
-def peers(scores: torch.Tensor, operand: torch.Tensor | None, mask: str) -> dict[str, Callable[[], object]]:
-    """`torch-softmax` neither scales nor masks: what PyTorch's own kernel takes for the softmax alone."""
-    torch.compiler.reset()
-    compiled = torch.compile(masked_softmax, dynamic=False)
-    return {
-        "torch-eager": lambda: masked_softmax(scores, operand, mask),
-        "torch-compile": lambda: compiled(scores, operand, mask),
-        "torch-softmax": lambda: torch.softmax(scores, dim=-1),
-    }
 
 
 def describe(row: Row) -> str:

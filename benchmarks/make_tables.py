@@ -30,7 +30,8 @@ SECTIONS = {
         "The kernel alone",
         "Scale, mask and softmax of the scores, `B8 H32 2048x2048` meaning scores [8, 32, 2048, 2048]; the mask is a "
         "boolean padding mask over the keys, the same as an additive mask, or none (`plain`). `torch-softmax`, "
-        "`liger-softmax` and `quack-softmax` neither scale nor mask; `triton-one-row` is a Triton program a row. Measured by `python -m benchmarks.softmax_kernel`.",
+        "`liger-softmax` and `quack-softmax` neither scale nor mask; `triton-one-row` is a Triton program a row. "
+        "Measured by `python -m benchmarks.softmax_kernel`.",
     ),
     "softmax-backward-kernel": (
         "The backward kernel alone",

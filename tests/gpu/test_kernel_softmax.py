@@ -60,6 +60,30 @@ def test_every_row_length_without_and_with_masks(dtype: str, keys: int) -> None:
     check(Case(scores, config, {Role.KEEP: keep, Role.BIAS: bias}))
 
 
+WHOLE_ROWS = ((16, 33_800), (48, 17_000), (128, 8_500), (256, 4_300), (1024, 1_100))
+"""Vectors of a row, and rows of which each thread group of an H200 takes several."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tensors", ["plain", "keep", "bias", "lengths", "causal"])
+def test_many_whole_rows(dtype: str, tensors: str) -> None:
+    """So many that they may be taken one after another; some without a key, the last round not full."""
+    batch, heads = 4, 2
+    for vectors, rows in WHOLE_ROWS:
+        queries, keys = rows // (batch * heads) + 1, vectors * 16 // DTYPES[dtype].itemsize
+        rng = np.random.default_rng(keys)
+        operands = {
+            "keep": {Role.KEEP: rng.random((batch, 1, 1, keys)) < 0.7},
+            "bias": {Role.BIAS: rng.standard_normal((batch, 1, queries, keys)).astype(DTYPES[dtype])},
+            "lengths": {Role.KV_LENGTHS: np.array([0, 1, keys // 2, keys], np.int32)},
+        }.get(tensors, {})
+        causal = "bottom_right" if tensors == "causal" else "none"
+        config = MaskedSoftmax(operands=tuple(operands), scale=0.25, causal=causal)
+        case = Case(normal((batch, heads, queries, keys), dtype, keys), config, operands)
+        apart = check(case)
+        assert apart.tobytes() == check(case, in_place=True).tobytes()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tensors", ["plain", "keep", "lengths"])
 def test_many_long_rows(dtype: str, tensors: str) -> None:

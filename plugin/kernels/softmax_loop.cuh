@@ -27,7 +27,7 @@ struct LoopWork
     static constexpr int kGroups = blockThreads / threads;
     static constexpr bool kIsCluster = false;
     static constexpr bool kIsRaw = tensors == MaskTensors::kNone || tensors == MaskTensors::kKeepBytes;
-    static constexpr int kResidentThreads = loopResidentThreads(units, kIsRaw);
+    static constexpr int kResidentThreads = loopResidentThreads(threads, units, kIsRaw);
     static constexpr int kResidentBlocks = kResidentThreads / blockThreads > 0 ? kResidentThreads / blockThreads : 1;
 };
 

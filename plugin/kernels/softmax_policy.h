@@ -56,12 +56,13 @@ constexpr int residentThreads(int heldRegisters, bool isRawAnd16Bit)
 
 constexpr bool kReadsAhead = ATTNGRAFT_SOFTMAX_LOOP != 0;
 
-//! The same of kernels that read the next whole row ahead, `units` vectors of it.
-constexpr int loopResidentThreads(int units, bool isRaw)
+//! The same of kernels that read the next whole row ahead, `units` vectors of it. A row of several warps takes more
+//! registers.
+constexpr int loopResidentThreads(int threads, int units, bool isRaw)
 {
     if (isRaw)
     {
-        return units <= 3 ? 1024 : 768;
+        return units <= 3 && threads <= 32 ? 1024 : 768;
     }
     return 512;
 }

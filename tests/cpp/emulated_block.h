@@ -8,6 +8,7 @@
 #include "emulated_copies.h"
 #include "emulated_meetings.h"
 #include "emulated_products.h"
+#include "emulated_stores.h"
 
 #include <vector_types.h>
 
@@ -56,6 +57,7 @@ struct Thread
     char const* waitsFor{""};
     std::vector<std::vector<Copy>> groups; //!< committed, oldest first
     std::vector<Copy> uncommitted;
+    BulkStores stores;
 };
 
 class Block
@@ -379,6 +381,10 @@ private:
         if (!isWaited)
         {
             throw std::logic_error("a block ends with bulk copies or products that nobody waited for");
+        }
+        if (!std::all_of(mThreads.begin(), mThreads.end(), [](Thread const& each) { return each.stores.isIdle(); }))
+        {
+            throw std::logic_error("a block ends with bulk stores that the thread did not wait for");
         }
         for (NamedBarrier const& named : mNamed)
         {

@@ -17,6 +17,7 @@ namespace emulation
 {
 
 constexpr SharedAddress kUnitBytes = 16; //!< what swizzles move, and copies bring
+constexpr SharedAddress kPieceBytes = 2; //!< the least that a thread writes
 
 constexpr SharedAddress kBarrierBytes = 8;
 
@@ -31,7 +32,7 @@ class SharedMemory
 public:
     SharedMemory(size_t bytes, int threads)
         : mBytes(bytes, 0xff)
-        , mWriters((bytes + kUnitBytes - 1) / kUnitBytes)
+        , mWriters((bytes + kPieceBytes - 1) / kPieceBytes)
         , mPublications(static_cast<size_t>(threads), 1)
     { }
 
@@ -54,7 +55,10 @@ public:
     uint8_t* atForWriting(SharedAddress address, size_t bytes, int thread)
     {
         uint8_t* const to = at(address, bytes);
-        mWriters[address / kUnitBytes] = {thread, mPublications[thread]};
+        for (SharedAddress at = address; at < address + bytes; at += kPieceBytes)
+        {
+            mWriters[at / kPieceBytes] = {thread, mPublications[thread]};
+        }
         return to;
     }
 
@@ -62,11 +66,14 @@ public:
     uint8_t* atForEngine(SharedAddress address)
     {
         uint8_t* const unit = at(address, kUnitBytes);
-        Writer const& writer = mWriters[address / kUnitBytes];
-        if (writer.publication == mPublications[writer.thread])
+        for (SharedAddress at = address; at < address + kUnitBytes; at += kPieceBytes)
         {
-            throw std::logic_error("shared memory: a product or a bulk copy meets at " + std::to_string(address)
-                + " what thread " + std::to_string(writer.thread) + " wrote and did not publish");
+            Writer const& writer = mWriters[at / kPieceBytes];
+            if (writer.publication == mPublications[writer.thread])
+            {
+                throw std::logic_error("shared memory: a product or a bulk copy meets at " + std::to_string(at)
+                    + " what thread " + std::to_string(writer.thread) + " wrote and did not publish");
+            }
         }
         return unit;
     }
@@ -85,7 +92,7 @@ public:
     }
 
 private:
-    //! Who wrote a unit last, and the number of that thread's next publication. 0: nobody.
+    //! Who wrote a piece last, and the number of that thread's next publication. 0: nobody.
     struct Writer
     {
         int thread{0};
@@ -107,7 +114,7 @@ private:
     }
 
     std::vector<uint8_t> mBytes;
-    std::vector<Writer> mWriters;        //!< of the units
+    std::vector<Writer> mWriters;        //!< of the pieces
     std::vector<uint32_t> mPublications; //!< of the threads: the next one's number
     std::vector<bool> mIsReserved;       //!< by the place that a barrier takes
 };

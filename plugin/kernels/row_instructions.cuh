@@ -91,6 +91,35 @@ ATTNGRAFT_DEVICE uint2 loadSharedPair(SharedAddress from)
     return pair;
 }
 
+//! An element of 2 or 4 bytes, in the lower bits.
+template <typename Bits>
+ATTNGRAFT_DEVICE Bits loadSharedElement(SharedAddress from)
+{
+    Bits bits;
+    if constexpr (sizeof(Bits) == 2)
+    {
+        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(from) : "memory");
+    }
+    else
+    {
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits) : "r"(from) : "memory");
+    }
+    return bits;
+}
+
+template <typename Bits>
+ATTNGRAFT_DEVICE void storeSharedElement(SharedAddress to, Bits bits)
+{
+    if constexpr (sizeof(Bits) == 2)
+    {
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(bits) : "memory");
+    }
+    else
+    {
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(bits) : "memory");
+    }
+}
+
 //! Waits for `threads` threads at one of the block's 16 barriers.
 template <int barrier, int threads>
 ATTNGRAFT_DEVICE void meetRow()

@@ -6,6 +6,7 @@
 #include "softmax_plan.h"
 #include "softmax_rows.cuh"
 #include "softmax_stream.cuh"
+#include "softmax_tiles.cuh"
 
 #include <cuda_runtime_api.h>
 
@@ -47,8 +48,16 @@ inline unsigned streamBlocks(SoftmaxPlan const& plan, int64_t blocksAtOnce)
     return static_cast<unsigned>((clusters < plan.rows ? clusters : plan.rows) * plan.policy.blocks);
 }
 
-//! Calls the launch's inRegisters<RowWork>, inPasses<RowWork>, throughRing<StreamWork> or inLoop<LoopWork> for the
-//! plan's policy and masks.
+//! Blocks of a plan's kernel that takes tiles: one a multiprocessor, fewer where they would have none.
+inline unsigned tileBlocks(SoftmaxPlan const& plan)
+{
+    int64_t const rowsOfBlock = int64_t{plan.policy.tileRows} * kTileWarps;
+    int64_t const blocks = (plan.rows + rowsOfBlock - 1) / rowsOfBlock;
+    return static_cast<unsigned>(blocks < plan.multiprocessors ? blocks : plan.multiprocessors);
+}
+
+//! Calls the launch's inRegisters<RowWork>, inPasses<RowWork>, throughRing<StreamWork>, inLoop<LoopWork> or
+//! inTiles<TileWork> for the plan's policy and masks.
 template <typename T, MaskTensors tensors, typename Launch>
 struct SoftmaxDispatch
 {
@@ -66,6 +75,7 @@ struct SoftmaxDispatch
         case Strategy::kPasses: return runPasses();
         case Strategy::kStream: return runStream();
         case Strategy::kLoop: return runLoop<kReadsAhead ? 0 : kLoopRungCount>();
+        case Strategy::kTiles: return runTiles<kHasTiles ? 0 : kTileRungCount>();
         }
         return cudaErrorInvalidValue;
     }
@@ -151,6 +161,21 @@ private:
                 return launch
                     .template inLoop<LoopWork<T, tensors, false, kRung.threads, kRung.units, kRung.blockThreads>>(plan);
             }
+        }
+        return cudaErrorInvalidValue;
+    }
+
+    template <int index>
+    cudaError_t runTiles() const
+    {
+        if constexpr (index < kTileRungCount && isRaw(tensors))
+        {
+            constexpr TileRung kRung = kTileRungs[index];
+            if (plan.policy.rung != index)
+            {
+                return runTiles<index + 1>();
+            }
+            return launch.template inTiles<TileWork<T, tensors, kRung.threads, kRung.units>>(plan);
         }
         return cudaErrorInvalidValue;
     }

@@ -29,6 +29,16 @@ struct SoftmaxLaunch
     }
 
     template <typename Work>
+    cudaError_t inTiles(SoftmaxPlan const& plan) const
+    {
+        auto const kernel = softmaxInTiles<Work>;
+        int const bytes = tileLayout<typename Work::T>(plan).bytes();
+        cudaError_t const status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        Launch const launch(dim3(tileBlocks(plan)), Work::kBlockThreads, bytes, 0, stream);
+        return status == cudaSuccess ? launch.start(kernel, plan) : status;
+    }
+
+    template <typename Work>
     cudaError_t throughRing(SoftmaxPlan const& plan) const
     {
         auto const kernel = softmaxThroughRing<Work>;

@@ -138,13 +138,32 @@ void planMasks(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
     }
 }
 
-//! Whether rows lie equally far apart, with one kind of mask at most. See SoftmaxWork.
+bool hasInterval(SoftmaxPlan const& plan)
+{
+    return plan.interval.dependsOnBatch() || plan.interval.dependsOnQuery();
+}
+
+//! Whether rows lie equally far apart, and none is to be read twice.
+bool areAlike(SoftmaxPlan const& plan)
+{
+    return plan.places.rank <= 1 && plan.rows < kShortDividends && plan.emptyRows != EmptyRows::kUnmasked;
+}
+
+//! Whether rows that are alike have one kind of mask at most. See SoftmaxWork.
 bool isEven(SoftmaxPlan const& plan)
 {
-    bool const hasInterval = plan.interval.dependsOnBatch() || plan.interval.dependsOnQuery();
-    bool const isSimple = plan.tensors == MaskTensors::kNone || (plan.maskIsWhole && !hasInterval);
-    return plan.isWhole && isSimple && plan.places.rank <= 1 && plan.rows < kShortDividends
-        && plan.emptyRows != EmptyRows::kUnmasked;
+    bool const isSimple = plan.tensors == MaskTensors::kNone || (plan.maskIsWhole && !hasInterval(plan));
+    return plan.isWhole && isSimple && areAlike(plan);
+}
+
+//! Whether rows follow each other without gaps, at the same places in vectors in both tensors. See SoftmaxWork.
+bool isGapless(SoftmaxPlan const& plan)
+{
+    auto const apart = reinterpret_cast<uintptr_t>(plan.scores) - reinterpret_cast<uintptr_t>(plan.probabilities);
+    bool const isOneRow = plan.places.rank == 0;
+    bool const followEachOther =
+        isOneRow || (plan.places.firstStrides[0] == plan.keys && plan.places.secondStrides[0] == plan.keys);
+    return areAlike(plan) && !hasInterval(plan) && followEachOther && apart % kVectorBytes == 0;
 }
 
 } // namespace
@@ -175,7 +194,8 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxDevice const& dev
     planTensors(params, plan);
     planMasks(params, plan);
     size_t const size = elementSize(params.type);
-    plan.policy = choosePolicy({plan.rows, plan.keys, size, plan.isWhole, plan.tensors, isEven(plan)}, device);
+    plan.policy =
+        choosePolicy({plan.rows, plan.keys, size, plan.isWhole, plan.tensors, isEven(plan), isGapless(plan)}, device);
     plan.blocks = Divisor(plan.policy.blocks);
     plan.multiprocessors = device.multiprocessors;
     int64_t const units =

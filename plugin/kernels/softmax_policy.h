@@ -11,12 +11,16 @@
 //   ATTNGRAFT_SOFTMAX_PASS_THREADS, ATTNGRAFT_SOFTMAX_PASS_UNITS   the same as for rungs, of rows that are read twice
 //   ATTNGRAFT_SOFTMAX_STREAM_VECTORS    rows longer than this, in vectors, pass through shared memory
 //   ATTNGRAFT_SOFTMAX_STREAM_THREADS, ATTNGRAFT_SOFTMAX_STREAM_UNITS   of those (softmax_ring.h)
+//   ATTNGRAFT_SOFTMAX_TILES             1: many rows without gaps between them pass through shared memory in tiles
+//                                       (softmax_tiles.cuh). 0, the default, until that is measured
+//   ATTNGRAFT_SOFTMAX_TILE_WARPS, ATTNGRAFT_SOFTMAX_TILE_BYTES   of those (softmax_tile_layout.h)
 #pragma once
 
 #include "operands.h"
 #include "softmax_device.h"
 #include "softmax_ring.h"
 #include "softmax_rungs.h"
+#include "softmax_tile_layout.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -42,6 +46,9 @@ namespace attngraft
 #if !defined(ATTNGRAFT_SOFTMAX_STREAM_VECTORS)
 #define ATTNGRAFT_SOFTMAX_STREAM_VECTORS 2048
 #endif
+#if !defined(ATTNGRAFT_SOFTMAX_TILES)
+#define ATTNGRAFT_SOFTMAX_TILES 0
+#endif
 
 //! Threads that a multiprocessor has room for, of kernels that hold so many registers' worth of a row: 80, 96 or 128
 //! registers for each thread, with which few or none are spilled. 40 KiB and more of loads can be on their way.
@@ -55,6 +62,7 @@ constexpr int residentThreads(int heldRegisters, bool isRawAnd16Bit)
 }
 
 constexpr bool kReadsAhead = ATTNGRAFT_SOFTMAX_LOOP != 0;
+constexpr bool kHasTiles = ATTNGRAFT_SOFTMAX_TILES != 0;
 
 //! The same of kernels that read the next whole row ahead, `units` vectors of it. A row of several warps takes more
 //! registers.
@@ -99,7 +107,8 @@ enum class Strategy : int32_t
     kElements, //!< registers, one element a thread, several rows a thread
     kPasses,   //!< the row is read twice: it fits in no register file
     kStream,   //!< rows pass through shared memory, the next ones being read while one is written
-    kLoop      //!< registers, whole rows one after another, the next read ahead
+    kLoop,     //!< registers, whole rows one after another, the next read ahead
+    kTiles     //!< rows pass through shared memory, several at once, every warp for itself
 };
 
 struct Policy
@@ -109,10 +118,14 @@ struct Policy
     int blocks;      //!< that share a row: a cluster where there are several
     int chunks{0};   //!< of shared memory that rows pass through, kChunkVectors each
     int rowsHeld{0}; //!< at once, by blocks that rows pass through
+    int tileRows{0}; //!< rows of a tile
+    int stages{0};   //!< tiles of a warp's ring
 };
 
 //! What the choice depends on. `isWhole`: every row begins and ends on a vector, in the input and in the output.
 //! `isEven`: moreover rows lie equally far apart, under an interval of keys or under a mask tensor, not under both.
+//! `isGapless`: nothing is asked of a row's keys but what mask tensors say, and rows follow each other without gaps, in
+//! the input and in the output, which begin at the same place in a vector.
 struct SoftmaxWork
 {
     int64_t rows;
@@ -121,6 +134,7 @@ struct SoftmaxWork
     bool isWhole;
     MaskTensors tensors;
     bool isEven{false};
+    bool isGapless{false};
 };
 
 //! Vectors that a row of `keys` elements touches at worst, when it may begin anywhere in a vector.
@@ -151,6 +165,18 @@ constexpr int findLoopRung(MaskTensors tensors, int64_t units)
     for (int i = 0; i < kLoopRungCount; ++i)
     {
         if (kLoopRungs[i].serves(tensors) && units <= kLoopRungs[i].capacity())
+        {
+            return i;
+        }
+    }
+    return -1;
+}
+
+constexpr int findTileRung(int64_t units)
+{
+    for (int i = 0; i < kTileRungCount; ++i)
+    {
+        if (units <= kTileRungs[i].capacity())
         {
             return i;
         }
@@ -222,6 +248,13 @@ constexpr Policy chooseStream(int64_t rows, int64_t vectors, SoftmaxDevice const
     return policy;
 }
 
+//! Whether so many rows, each held by so many threads, occupy a device long enough that reading ahead pays.
+constexpr bool areManyRows(int64_t rows, int threads, SoftmaxDevice const& device)
+{
+    constexpr int64_t kThreads = 1024; // that a multiprocessor has room for at most
+    return rows * threads >= kLoopedRows * kThreads * device.multiprocessors;
+}
+
 //! The rung of rows one after another, -1 where there are too few of them for that, or none holds a row.
 constexpr int chooseLoop(SoftmaxWork const& work, int64_t vectors, SoftmaxDevice const& device)
 {
@@ -230,9 +263,24 @@ constexpr int chooseLoop(SoftmaxWork const& work, int64_t vectors, SoftmaxDevice
     {
         return -1; // clusters: what tells the devices that it is meant for
     }
-    constexpr int64_t kThreads = 1024; // that a multiprocessor has room for at most
-    bool const areMany = work.rows * kLoopRungs[rung].threads >= kLoopedRows * kThreads * device.multiprocessors;
-    return areMany ? rung : -1;
+    return areManyRows(work.rows, kLoopRungs[rung].threads, device) ? rung : -1;
+}
+
+//! Rows through shared memory in tiles. 0 blocks where there are too few of them, or where a tile holds none.
+constexpr Policy chooseTiles(SoftmaxWork const& work, int64_t vectors, SoftmaxDevice const& device)
+{
+    Policy policy{Strategy::kTiles, findTileRung(vectors), 0};
+    if (!kHasTiles || !device.hasClusters || !work.isGapless || !isRaw(work.tensors) || vectors < kSmallestLoop
+        || policy.rung < 0)
+    {
+        return policy; // clusters: as for the loop
+    }
+    TileRung const& rung = kTileRungs[policy.rung];
+    int const rowBytes = static_cast<int>(work.keys) * static_cast<int>(work.elementBytes);
+    policy.tileRows = rowsOfTile(rung, rowBytes);
+    policy.stages = tileStages(policy.tileRows, rowBytes, device.sharedBytes);
+    policy.blocks = policy.stages > 0 && areManyRows(work.rows, rung.threads, device) ? 1 : 0;
+    return policy;
 }
 
 constexpr Policy choosePolicy(SoftmaxWork const& work, SoftmaxDevice const& device)
@@ -250,9 +298,19 @@ constexpr Policy choosePolicy(SoftmaxWork const& work, SoftmaxDevice const& devi
             return stream;
         }
     }
+    Policy const tiles = chooseTiles(work, vectors, device);
+    bool const endOnLines = work.keys * static_cast<int64_t>(work.elementBytes) % kLineBytes == 0;
+    if (tiles.blocks > 0 && !endOnLines)
+    {
+        return tiles;
+    }
     if (int const loop = chooseLoop(work, vectors, device); loop >= 0)
     {
         return {Strategy::kLoop, loop, 1};
+    }
+    if (tiles.blocks > 0)
+    {
+        return tiles;
     }
     int const wanted = device.hasClusters ? blocksForFewRows(work.rows, vectors, device.multiprocessors) : 1;
     int const rung = findVectorRung(work.tensors, vectors);

@@ -195,6 +195,35 @@ constexpr LoopRung kLoopRungs[] = {
 };
 constexpr int kLoopRungCount = static_cast<int>(sizeof(kLoopRungs) / sizeof(LoopRung));
 
+//! A row of a tile in shared memory is taken by `threads` threads of a warp, `units` vectors each.
+struct TileRung
+{
+    int threads;
+    int units;
+
+    constexpr int64_t capacity() const
+    {
+        return int64_t{threads} * units;
+    }
+
+    //! Rows that a warp takes at once.
+    constexpr int groups() const
+    {
+        return 32 / threads;
+    }
+};
+
+//! By capacity; for raw scores. Eight threads read 128 neighbouring bytes of shared memory, so that a row has no fewer.
+constexpr TileRung kTileRungs[] = {
+    {8, 4},
+    {8, 6},
+    {16, 5},
+    {32, 4},
+    {32, 6},
+    {32, 8},
+};
+constexpr int kTileRungCount = static_cast<int>(sizeof(kTileRungs) / sizeof(TileRung));
+
 //! One element a thread keeps the loads of neighbouring rows contiguous; several rows a thread keep enough in flight.
 constexpr Rung kElementRungs[] = {
     {2, 1, 4, kBlockThreads, kPlain | kRest},

@@ -81,6 +81,18 @@ inline uint2 loadSharedPair(SharedAddress from)
     return loadShared<uint2>(from);
 }
 
+template <typename Bits>
+Bits loadSharedElement(SharedAddress from)
+{
+    return loadShared<Bits>(from);
+}
+
+template <typename Bits>
+void storeSharedElement(SharedAddress to, Bits bits)
+{
+    storeShared(to, bits);
+}
+
 template <int barrier, int threads>
 void meetRow()
 {

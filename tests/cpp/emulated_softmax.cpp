@@ -68,6 +68,13 @@ struct EmulatedLaunch
             attngraft::kSoftmaxSharedBytes<Work>, [&] { attngraft::softmaxInLoop<Work>(plan); });
     }
 
+    template <typename Work>
+    cudaError_t inTiles(SoftmaxPlan const& plan) const
+    {
+        return runGrid(dim3(attngraft::tileBlocks(plan)), Work::kBlockThreads,
+            attngraft::tileLayout<typename Work::T>(plan).bytes(), [&] { attngraft::softmaxInTiles<Work>(plan); });
+    }
+
 private:
     template <typename Work, typename Kernel>
     static cudaError_t run(SoftmaxPlan const& plan, Kernel const& kernel)

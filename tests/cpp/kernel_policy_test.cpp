@@ -166,5 +166,37 @@ TEST(SoftmaxPolicy, SupportsTheContractsTypes)
     EXPECT_FALSE(isSupported(static_cast<DataType>(3)));
 }
 
+TEST(SoftmaxPolicy, TilesFitWhereverTheyBegin)
+{
+    int capacity = 0;
+    for (TileRung const& rung : kTileRungs)
+    {
+        EXPECT_EQ(32 % rung.threads, 0);
+        EXPECT_GT(rung.capacity(), capacity);
+        capacity = static_cast<int>(rung.capacity());
+        for (int vectors = static_cast<int>(kSmallestLoop); vectors <= capacity; ++vectors)
+        {
+            int const rowBytes = vectors * kVectorBytes - 2;
+            int const rows = rowsOfTile(rung, rowBytes);
+            int const stages = tileStages(rows, rowBytes, kHopper.sharedBytes);
+            TileLayout const layout{rows, stages, rowBytes};
+            ASSERT_GE(stages, kFewestStages);
+            ASSERT_LE(layout.bytes(), kHopper.sharedBytes);
+            ASSERT_EQ(layout.stageBytes() % kLineBytes, 0);
+            ASSERT_GE(layout.stageBytes(), kLineBytes - kVectorBytes + kVectorBytes - 1 + rows * rowBytes);
+            ASSERT_EQ(rows % rung.groups(), 0);
+        }
+    }
+}
+
+TEST(SoftmaxPolicy, TilesAreThoseThatWereBest)
+{
+    EXPECT_EQ(rowsOfTile(kTileRungs[0], 197 * 2), 8);
+    EXPECT_EQ(rowsOfTile(kTileRungs[2], 577 * 2), 4);
+    EXPECT_EQ(rowsOfTile(kTileRungs[4], 1500 * 2), 1);
+    EXPECT_EQ(tileStages(4, 577 * 2, kHopper.sharedBytes), 3);
+    EXPECT_EQ(tileStages(8, 197 * 2, 0), 0);
+}
+
 } // namespace
 } // namespace attngraft

@@ -101,6 +101,11 @@ def streaming(chunks: int = 8, multiprocessors: int = 1) -> Device:
     return Device(multiprocessors=multiprocessors, has_clusters=1, shared_bytes=shared)
 
 
+def tiling(shared_bytes: int = 18_000, multiprocessors: int = 1) -> Device:
+    """A device on which rows pass through shared memory in tiles: of so much of it, too little for `streaming`."""
+    return Device(multiprocessors=multiprocessors, has_clusters=1, shared_bytes=shared_bytes)
+
+
 class MemoryRange(ctypes.Structure):
     _fields_ = [("low", ctypes.c_void_p), ("high", ctypes.c_void_p)]
 
@@ -191,11 +196,20 @@ class Emulated:
     stored: int
 
 
-def policy_of(case: AnyCase, device: Device) -> tuple[int, ...]:
-    """Strategy, rung, blocks of a row and the mask's kind, where all tensors are aligned."""
+def policy_of(case: AnyCase, device: Device, source: int = 0, target: int = 0) -> tuple[int, ...]:
+    """Strategy, rung, blocks of a row and the mask's kind, where scores and probabilities begin so many elements behind
+    an aligned address; masks are aligned."""
     found = (ctypes.c_int32 * 4)()
     operands = {role: (GUARD_BYTES, array.shape, array.dtype) for role, array in case.operands.items()}
-    params = make_params(GUARD_BYTES, 2 * GUARD_BYTES, case.scores.shape, case.scores.dtype, case.config, operands)
+    size = case.scores.itemsize
+    params = make_params(
+        GUARD_BYTES + source * size,
+        2 * GUARD_BYTES + target * size,
+        case.scores.shape,
+        case.scores.dtype,
+        case.config,
+        operands,
+    )
     assert emulation().attngraft_test_softmax_policy(ctypes.byref(params), ctypes.byref(device), found)
     return tuple(found)
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-import onnx
 from onnx import NodeProto, TensorProto
 
-from attngraft.onnx_graph import numpy_dtype
+from attngraft.lower.parts import NodeParts
 
 __all__ = ["DOMAIN", "PARTS", "NodeFacts", "take_apart"]
 
@@ -47,38 +45,14 @@ class NodeFacts:
 
 
 @dataclass
-class _Parts:
-    """The nodes that replace one, in the making."""
+class _Parts(NodeParts):
+    """The nodes that replace an operator, and what is known of it."""
 
-    node: NodeProto
     facts: NodeFacts
-    nodes: list[NodeProto] = field(default_factory=list)
 
-    def input(self, index: int) -> str:
-        return self.node.input[index] if index < len(self.node.input) else ""
-
-    def attribute(self, name: str, default: float) -> float:
-        for attribute in self.node.attribute:
-            if attribute.name == name:
-                return onnx.helper.get_attribute_value(attribute)
-        return default
-
-    def add(self, op_type: str, *inputs: str, output: str | None = None, count: int = 1, **attributes: object) -> str:
-        """Adds a node; the name of its first output, the others have `_1`, `_2` behind it."""
-        made = output or f"{self.node.output[0]}/{op_type}_{len(self.nodes)}"
-        outputs = [made, *(f"{made}_{index}" for index in range(1, count))]
-        self.nodes.append(onnx.helper.make_node(op_type, list(inputs), outputs, made, **attributes))
-        return made
-
-    def number(self, value: float) -> str:
-        return self._constant(np.asarray(value, np.float64).astype(numpy_dtype(self.facts.dtype)), self.facts.dtype)
-
-    def integers(self, value: int | list[int]) -> str:
-        return self._constant(np.asarray(value, np.int64), TensorProto.INT64)
-
-    def _constant(self, array: np.ndarray, dtype: int) -> str:
-        tensor = onnx.helper.make_tensor("value", dtype, array.shape, array.tobytes(), raw=True)
-        return self.add("Constant", value=tensor)
+    def typed(self, value: float) -> str:
+        """A number of the node's floating-point type."""
+        return self.number(value, self.facts.dtype)
 
     @property
     def has_sizes(self) -> bool:
@@ -106,7 +80,7 @@ class _Parts:
             return self.add("LayerNormalization", *inputs, output=output, axis=-1, epsilon=epsilon)
         centred = self.add("Sub", x, self.add("ReduceMean", x, axes=[-1], keepdims=1))
         variance = self.add("ReduceMean", self.add("Mul", centred, centred), axes=[-1], keepdims=1)
-        deviation = self.add("Sqrt", self.add("Add", variance, self.number(epsilon)))
+        deviation = self.add("Sqrt", self.add("Add", variance, self.typed(epsilon)))
         normal = self.add("Div", centred, deviation)
         if not bias:
             return self.add("Mul", normal, scale, output=output)
@@ -166,7 +140,7 @@ def _count_mask(parts: _Parts, ids: str, mask: str, output: str) -> None:
 def _gelu(parts: _Parts) -> bool:
     """x / 2 * (1 + erf(x / sqrt(2))), of x plus the bias for BiasGelu."""
     x = parts.add("Add", parts.input(0), parts.input(1)) if parts.input(1) else parts.input(0)
-    tail = parts.add("Erf", parts.add("Div", x, parts.number(math.sqrt(2))))
+    tail = parts.add("Erf", parts.add("Div", x, parts.typed(math.sqrt(2))))
     return _half_of(parts, x, tail)
 
 
@@ -174,19 +148,19 @@ def _fast_gelu(parts: _Parts) -> bool:
     x = parts.add("Add", parts.input(0), parts.input(1)) if parts.input(1) else parts.input(0)
     factor, cubic = TANH_GELU
     cube = parts.add("Mul", parts.add("Mul", x, x), x)
-    inner = parts.add("Add", x, parts.add("Mul", cube, parts.number(cubic)))
-    return _half_of(parts, x, parts.add("Tanh", parts.add("Mul", inner, parts.number(factor))))
+    inner = parts.add("Add", x, parts.add("Mul", cube, parts.typed(cubic)))
+    return _half_of(parts, x, parts.add("Tanh", parts.add("Mul", inner, parts.typed(factor))))
 
 
 def _half_of(parts: _Parts, x: str, tail: str) -> bool:
-    gate = parts.add("Mul", parts.add("Add", tail, parts.number(1.0)), parts.number(0.5))
+    gate = parts.add("Mul", parts.add("Add", tail, parts.typed(1.0)), parts.typed(0.5))
     parts.add("Mul", x, gate, output=parts.node.output[0])
     return True
 
 
 def _quick_gelu(parts: _Parts) -> bool:
     x = parts.input(0)
-    gate = parts.add("Sigmoid", parts.add("Mul", x, parts.number(parts.attribute("alpha", 1.702))))
+    gate = parts.add("Sigmoid", parts.add("Mul", x, parts.typed(parts.attribute("alpha", 1.702))))
     parts.add("Mul", x, gate, output=parts.node.output[0])
     return True
 
@@ -229,7 +203,7 @@ def _plain_attention(parts: _Parts, operands: list[str], mask: int, bias: int) -
     )
     scores = parts.add("MatMul", query, key)
     scale = float(parts.attribute("scale", 0.0)) or (width // heads) ** -0.5
-    scores = parts.add("Mul", scores, parts.number(scale))
+    scores = parts.add("Mul", scores, parts.typed(scale))
     if parts.input(bias):  # before the mask, as ONNX Runtime rounds: it shows in rows that are masked as a whole
         scores = parts.add("Add", scores, parts.input(bias))
     if parts.input(mask):
@@ -249,8 +223,8 @@ def _additive_mask(parts: _Parts, mask: str, keys: str) -> str:
     else:
         upright = parts.add("Reshape", mask, parts.integers([0, 1, 1, -1]))
         allowed = parts.add("Cast", upright, to=TensorProto.BOOL)
-    value = parts.number(float(parts.attribute("mask_filter_value", DEFAULT_MASK_VALUE)))
-    return parts.add("Where", allowed, parts.number(0.0), value)
+    value = parts.typed(float(parts.attribute("mask_filter_value", DEFAULT_MASK_VALUE)))
+    return parts.add("Where", allowed, parts.typed(0.0), value)
 
 
 PARTS: dict[str, Callable[[_Parts], bool]] = {

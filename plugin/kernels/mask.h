@@ -46,6 +46,12 @@ struct IntervalMask
         return causal != Causal::kNone || windowLeft >= 0 || windowRight >= 0;
     }
 
+    //! Whether rows may have fewer keys than all, beside what mask tensors say.
+    ATTNGRAFT_HOST_DEVICE bool excludesKeys() const
+    {
+        return dependsOnBatch() || dependsOnQuery();
+    }
+
     //! What starts and lengths leave of a batch element's keys; end < begin is possible.
     ATTNGRAFT_HOST_DEVICE KeyInterval ofBatch(int64_t batch) const
     {

@@ -44,6 +44,18 @@ struct Exponent
     {
         return exp2Fast(fmaf(s, factor, -shift));
     }
+
+    //! Exponentials in place of s, added to two sums in turn, so that additions wait less for each other.
+    template <int N>
+    ATTNGRAFT_DEVICE void addPowers(float (&s)[N], float (&sums)[2]) const
+    {
+#pragma unroll
+        for (int e = 0; e < N; ++e)
+        {
+            s[e] = (*this)(s[e]);
+            sums[e % 2] += s[e];
+        }
+    }
 };
 
 //! Of some of a row's scores: their maximum, and the sum of exp2((s - finiteMaximum(maximum)) * factor).

@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 
 #include <limits>
+#include <type_traits>
 
 namespace attngraft
 {
@@ -35,6 +36,17 @@ unsigned loopBlocks(SoftmaxPlan const& plan)
     int64_t const tiles = (plan.rows + Work::kGroups - 1) / Work::kGroups;
     int64_t const atOnce = int64_t{plan.multiprocessors} * Work::kResidentBlocks;
     return static_cast<unsigned>(tiles < atOnce ? tiles : atOnce);
+}
+
+//! use(index) with the rung as a constant of the type std::integral_constant, among the first `count` of a table.
+template <int count, int index = 0, typename Use>
+cudaError_t withRung(int rung, Use const& use)
+{
+    if constexpr (index < count)
+    {
+        return rung == index ? use(std::integral_constant<int, index>{}) : withRung<count, index + 1>(rung, use);
+    }
+    return cudaErrorInvalidValue;
 }
 
 //! Shared memory of a block: two rounds of exchange.
@@ -70,27 +82,21 @@ struct SoftmaxDispatch
     {
         switch (plan.policy.strategy)
         {
-        case Strategy::kVectors: return runVectors<0>();
-        case Strategy::kElements: return runElements<0>();
+        case Strategy::kVectors: return runVectors();
+        case Strategy::kElements: return runElements();
         case Strategy::kPasses: return runPasses();
         case Strategy::kStream: return runStream();
-        case Strategy::kLoop: return runLoop<kReadsAhead ? 0 : kLoopRungCount>();
-        case Strategy::kTiles: return runTiles<kHasTiles ? 0 : kTileRungCount>();
+        case Strategy::kLoop: return runLoop();
+        case Strategy::kTiles: return runTiles();
         }
         return cudaErrorInvalidValue;
     }
 
 private:
-    template <int index>
     cudaError_t runVectors() const
     {
-        if constexpr (index < kVectorRungCount)
-        {
-            if (plan.policy.rung != index)
-            {
-                return runVectors<index + 1>();
-            }
-            constexpr Rung kRung = kVectorRungs[index];
+        return withRung<kVectorRungCount>(plan.policy.rung, [this](auto index) {
+            constexpr Rung kRung = kVectorRungs[decltype(index)::value];
             if constexpr (kRung.serves(tensors) && kRung.mayBeShared())
             {
                 if (plan.policy.blocks > 1)
@@ -105,27 +111,21 @@ private:
                     RowWork<T, tensors, kPerVector, kRung.threads, kRung.units, kRung.rows, kRung.blockThreads, false>>(
                     plan);
             }
-        }
-        return cudaErrorInvalidValue;
+            return cudaErrorInvalidValue;
+        });
     }
 
-    template <int index>
     cudaError_t runElements() const
     {
-        if constexpr (index < kElementRungCount)
-        {
-            constexpr Rung kRung = kElementRungs[index];
-            if (plan.policy.rung != index)
-            {
-                return runElements<index + 1>();
-            }
+        return withRung<kElementRungCount>(plan.policy.rung, [this](auto index) {
+            constexpr Rung kRung = kElementRungs[decltype(index)::value];
             if constexpr (kRung.serves(tensors))
             {
                 return launch.template inRegisters<
                     RowWork<T, tensors, 1, kRung.threads, kRung.units, kRung.rows, kRung.blockThreads, false>>(plan);
             }
-        }
-        return cudaErrorInvalidValue;
+            return cudaErrorInvalidValue;
+        });
     }
 
     cudaError_t runStream() const
@@ -137,19 +137,13 @@ private:
         return cudaErrorInvalidValue;
     }
 
-    template <int index>
     cudaError_t runLoop() const
     {
-        if constexpr (index < kLoopRungCount)
-        {
-            constexpr LoopRung kRung = kLoopRungs[index];
-            if (plan.policy.rung != index)
-            {
-                return runLoop<index + 1>();
-            }
+        return withRung<kReadsAhead ? kLoopRungCount : 0>(plan.policy.rung, [this](auto index) {
+            constexpr LoopRung kRung = kLoopRungs[decltype(index)::value];
             if constexpr (tensors == MaskTensors::kNone)
             {
-                if (plan.interval.dependsOnBatch() || plan.interval.dependsOnQuery())
+                if (plan.interval.excludesKeys())
                 {
                     return launch
                         .template inLoop<LoopWork<T, tensors, true, kRung.threads, kRung.units, kRung.blockThreads>>(
@@ -161,23 +155,16 @@ private:
                 return launch
                     .template inLoop<LoopWork<T, tensors, false, kRung.threads, kRung.units, kRung.blockThreads>>(plan);
             }
-        }
-        return cudaErrorInvalidValue;
+            return cudaErrorInvalidValue;
+        });
     }
 
-    template <int index>
     cudaError_t runTiles() const
     {
-        if constexpr (index < kTileRungCount && isRaw(tensors))
-        {
-            constexpr TileRung kRung = kTileRungs[index];
-            if (plan.policy.rung != index)
-            {
-                return runTiles<index + 1>();
-            }
+        return withRung < kHasTiles && isRaw(tensors) ? kTileRungCount : 0 > (plan.policy.rung, [this](auto index) {
+            constexpr TileRung kRung = kTileRungs[decltype(index)::value];
             return launch.template inTiles<TileWork<T, tensors, kRung.threads, kRung.units>>(plan);
-        }
-        return cudaErrorInvalidValue;
+        });
     }
 
     cudaError_t runPasses() const

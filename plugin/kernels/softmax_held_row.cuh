@@ -158,12 +158,7 @@ public:
             {
                 unpack(mWords[u], powers);
             }
-#pragma unroll
-            for (int e = 0; e < N; ++e)
-            {
-                powers[e] = exponent(powers[e]);
-                sums[e % 2] += powers[e];
-            }
+            exponent.addPowers(powers, sums);
         }
         return sums[0] + sums[1];
     }

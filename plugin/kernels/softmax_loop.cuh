@@ -26,7 +26,7 @@ struct LoopWork
     static constexpr int kBlockThreads = blockThreads;
     static constexpr int kGroups = blockThreads / threads;
     static constexpr bool kIsCluster = false;
-    static constexpr bool kIsRaw = tensors == MaskTensors::kNone || tensors == MaskTensors::kKeepBytes;
+    static constexpr bool kIsRaw = isRaw(tensors);
     static constexpr int kResidentThreads = loopResidentThreads(threads, units, kIsRaw);
     static constexpr int kResidentBlocks = kResidentThreads / blockThreads > 0 ? kResidentThreads / blockThreads : 1;
 };
@@ -206,12 +206,7 @@ private:
             {
                 unpack(row.words[u], powers);
             }
-#pragma unroll
-            for (int e = 0; e < N; ++e)
-            {
-                powers[e] = exponent(powers[e]);
-                sums[e % 2] += powers[e];
-            }
+            exponent.addPowers(powers, sums);
         }
         return sums[0] + sums[1];
     }

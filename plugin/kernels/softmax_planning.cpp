@@ -138,11 +138,6 @@ void planMasks(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
     }
 }
 
-bool hasInterval(SoftmaxPlan const& plan)
-{
-    return plan.interval.dependsOnBatch() || plan.interval.dependsOnQuery();
-}
-
 //! Whether rows lie equally far apart, and none is to be read twice.
 bool areAlike(SoftmaxPlan const& plan)
 {
@@ -152,7 +147,7 @@ bool areAlike(SoftmaxPlan const& plan)
 //! Whether rows that are alike have one kind of mask at most. See SoftmaxWork.
 bool isEven(SoftmaxPlan const& plan)
 {
-    bool const isSimple = plan.tensors == MaskTensors::kNone || (plan.maskIsWhole && !hasInterval(plan));
+    bool const isSimple = plan.tensors == MaskTensors::kNone || (plan.maskIsWhole && !plan.interval.excludesKeys());
     return plan.isWhole && isSimple && areAlike(plan);
 }
 
@@ -163,7 +158,7 @@ bool isGapless(SoftmaxPlan const& plan)
     bool const isOneRow = plan.places.rank == 0;
     bool const followEachOther =
         isOneRow || (plan.places.firstStrides[0] == plan.keys && plan.places.secondStrides[0] == plan.keys);
-    return areAlike(plan) && !hasInterval(plan) && followEachOther && apart % kVectorBytes == 0;
+    return areAlike(plan) && !plan.interval.excludesKeys() && followEachOther && apart % kVectorBytes == 0;
 }
 
 } // namespace

@@ -79,13 +79,9 @@ public:
 #pragma unroll
         for (int u = 0; u < kUnits; ++u)
         {
-            float scores[N];
-            unpack(mWords[u], scores);
-#pragma unroll
-            for (int e = 0; e < N; ++e)
-            {
-                sums[e % 2] += exponent(scores[e]);
-            }
+            float powers[N];
+            unpack(mWords[u], powers);
+            exponent.addPowers(powers, sums);
         }
         return sums[0] + sums[1];
     }

@@ -12,7 +12,7 @@ from cuda.bindings import runtime as cudart
 from attngraft.contract import EmptyRows, MaskedSoftmax, Role
 from attngraft.verify import oracle
 from kernel_abi import DTYPES, checked, device_memory, download, launch, make_params, masked_softmax, upload
-from softmax_cases import KEY_COUNTS, Case, assert_matches, random_case
+from softmax_cases import KEY_COUNTS, Case, assert_matches, not_finite_case, random_case
 
 SWEEP_CASES = int(os.environ.get("ATTNGRAFT_SWEEP", "1200"))
 SWEEP_CHUNK = 50
@@ -117,15 +117,7 @@ def test_a_wholly_masked_row_among_others(empty_rows: str, keys: int) -> None:
 @pytest.mark.parametrize("empty_rows", EmptyRows.ALL)
 @pytest.mark.parametrize("keys", [4, 197, 40001])
 def test_nan_and_infinity_reach_their_own_row_only(empty_rows: str, keys: int) -> None:
-    scores = normal((6, keys), "float32")
-    scores[0, 1] = np.nan
-    scores[1, 2] = np.inf
-    scores[2, :] = np.nan
-    scores[3, 3] = np.nan  # not allowed: changes nothing
-    scores[4, :] = -np.inf
-    keep = np.ones((6, keys), bool)
-    keep[3, 3] = False
-    actual = check(Case(scores, MaskedSoftmax(operands=(Role.KEEP,), empty_rows=empty_rows), {Role.KEEP: keep}))
+    actual = check(not_finite_case(normal((6, keys), "float32"), empty_rows))
     assert np.isnan(actual[:3]).all() and np.isfinite(actual[3:]).all()
 
 

@@ -38,6 +38,19 @@ class Case:
         return f"{self.scores.shape} {self.scores.dtype} {self.config} {shapes}"
 
 
+def not_finite_case(scores: np.ndarray, empty_rows: str) -> Case:
+    """Of scores [rows, keys]: rows 0 to 2 become NaN, through one score or all; rows 3 and 4 hold a NaN that is not
+    allowed, and -inf alone."""
+    scores[0, 1] = np.nan
+    scores[1, 2] = np.inf
+    scores[2, :] = np.nan
+    scores[3, 3] = np.nan
+    scores[4, :] = -np.inf
+    keep = np.ones(scores.shape, bool)
+    keep[3, 3] = False
+    return Case(scores, MaskedSoftmax(operands=(Role.KEEP,), empty_rows=empty_rows), {Role.KEEP: keep})
+
+
 def broadcastable(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[int, ...]:
     """A random shape that broadcasts to `shape`."""
     aligned = tuple(size if rng.random() < 0.6 else 1 for size in shape)

@@ -10,7 +10,7 @@ import pytest
 from emulated_device import Device
 from mask_abi import DTYPES
 from softmax_abi import FEW_ROWS, MANY_ROWS, NO_RUNG, WITHOUT_CLUSTERS, Layout, policy_of, rungs, streaming
-from softmax_cases import Case, random_case
+from softmax_cases import Case, not_finite_case, random_case
 from softmax_checks import (
     ANY,
     BIAS,
@@ -149,16 +149,7 @@ def test_a_wholly_masked_row_among_others(empty_rows: str, keys: int) -> None:
 @pytest.mark.parametrize(("keys", "device"), [(4, MANY_ROWS), (197, MANY_ROWS), (1000, MANY_ROWS), (8192, FEW_ROWS)])
 def test_nan_and_infinity_reach_their_own_row_only(keys: int, device: Device, empty_rows: str) -> None:
     for dtype in ("float32", "float16"):
-        scores = normal((6, keys), dtype)
-        scores[0, 1] = np.nan
-        scores[1, 2] = np.inf
-        scores[2, :] = np.nan
-        scores[3, 3] = np.nan  # not allowed: changes nothing
-        scores[4, :] = -np.inf
-        keep = np.ones((6, keys), bool)
-        keep[3, 3] = False
-        config = MaskedSoftmax(operands=(Role.KEEP,), empty_rows=empty_rows)
-        actual = check(Case(scores, config, {Role.KEEP: keep}), device=device).probabilities
+        actual = check(not_finite_case(normal((6, keys), dtype), empty_rows), device=device).probabilities
         assert np.isnan(actual[:3]).all() and np.isfinite(actual[3:]).all()
 
 

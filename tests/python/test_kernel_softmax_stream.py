@@ -9,7 +9,7 @@ import pytest
 from emulated_device import Device
 from mask_abi import DTYPES
 from softmax_abi import CHUNK_BYTES, MANY_ROWS, Emulated, Layout, emulated_softmax, policy_of, streaming
-from softmax_cases import Case
+from softmax_cases import Case, not_finite_case
 from softmax_checks import BIAS, KEEP, NONE, STREAM, VECTORS, check, masked_case, normal
 
 from attngraft.contract import EmptyRows, MaskedSoftmax, Role
@@ -105,16 +105,7 @@ def test_edges_are_read_byte_by_byte_and_once() -> None:
 def test_nan_and_infinity_reach_their_own_row_only(empty_rows: str, blocks: int) -> None:
     for dtype in ("float32", "float16"):
         keys = 3000 * blocks * (2 if dtype == "float16" else 1)
-        scores = normal((8, keys), dtype)
-        scores[0, 1] = np.nan
-        scores[1, 2] = np.inf
-        scores[2, :] = np.nan
-        scores[3, 3] = np.nan  # not allowed: changes nothing
-        scores[4, :] = -np.inf
-        keep = np.ones((8, keys), bool)
-        keep[3, 3] = False
-        config = MaskedSoftmax(operands=(Role.KEEP,), empty_rows=empty_rows)
-        case = Case(scores, config, {Role.KEEP: keep})
+        case = not_finite_case(normal((8, keys), dtype), empty_rows)
         actual = stream(case, streaming(), blocks).probabilities
         assert np.isnan(actual[:3]).all() and np.isfinite(actual[3:]).all()
 

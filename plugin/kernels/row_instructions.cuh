@@ -18,9 +18,9 @@ ATTNGRAFT_DEVICE Chunk loadShareable(void const* from)
     return __ldg(static_cast<Chunk const*>(from));
 }
 
-//! Data that is read once: scores. Not through the read-only path, since the output may be the same tensor. And not
-//! with the cache's policy "evict first" (ld.global.cs): where rows do not end on a line of 128 bytes, both its readers
-//! would fetch the line from memory (measured on an H200: 2 to 13% slower).
+//! Data that no other thread reads: scores. Not through the read-only path, since the output may be the same tensor.
+//! And not with the cache's policy "evict first" (ld.global.cs): where rows do not end on a line of 128 bytes, both its
+//! readers would fetch the line from memory (measured on an H200: 2 to 13% slower).
 template <typename Chunk>
 ATTNGRAFT_DEVICE Chunk loadOnce(void const* from)
 {
@@ -36,13 +36,6 @@ ATTNGRAFT_DEVICE Chunk loadOnce(void const* from)
         chunk = __ldcg(static_cast<Chunk const*>(from));
     }
     return chunk;
-}
-
-//! Data of which the second level of cache keeps what it can until it is read again.
-template <typename Chunk>
-ATTNGRAFT_DEVICE Chunk loadFirst(void const* from)
-{
-    return __ldcg(static_cast<Chunk const*>(from));
 }
 
 template <typename Chunk>

@@ -56,16 +56,9 @@ ATTNGRAFT_DEVICE void loadWithin(uint8_t const* from, Extent const& extent, uint
             words[i] = words[i] << 8 | words[i - 1] >> 24;
         }
         bool const isInside = from + byte >= extent.low && from + byte < extent.high;
-        words[0] = words[0] << 8 | (isInside ? loadFirst<uint8_t>(from + byte) : 0U);
+        words[0] = words[0] << 8 | (isInside ? loadOnce<uint8_t>(from + byte) : 0U);
     }
 }
-
-//! How long scores matter that are read.
-enum class Reading
-{
-    kOnly,  //!< not beyond this
-    kFirst, //!< they are read again
-};
 
 //! One row's elements. Index: int, or int64_t for rows that may be as long as memory.
 template <typename T, int N, typename Index>
@@ -110,7 +103,6 @@ struct RowUnits
     }
 
     //! A unit that is readable.
-    template <Reading reading>
     static ATTNGRAFT_DEVICE void load(uint8_t const* place, Words<T, N>& words)
     {
         if constexpr (N == 1)
@@ -120,7 +112,7 @@ struct RowUnits
         }
         else
         {
-            auto const vector = reading == Reading::kOnly ? loadOnce<uint4>(place) : loadFirst<uint4>(place);
+            auto const vector = loadOnce<uint4>(place);
             words.values[0] = vector.x;
             words.values[1] = vector.y;
             words.values[2] = vector.z;

@@ -77,7 +77,6 @@ public:
         mInRow = Range((mUnits.begin + (N - 1)) / N, mUnits.end / N, first);
     }
 
-    template <Reading reading>
     ATTNGRAFT_DEVICE void loadScores(SoftmaxPlan const& plan)
     {
         uint8_t const* const from = mUnits.from + static_cast<int64_t>(mFirst) * kUnitBytes;
@@ -87,7 +86,7 @@ public:
         {
             if (mAllowed.has(u) && readable.has(u))
             {
-                mUnits.template load<reading>(from + u * kStepBytes, mWords[u]);
+                mUnits.load(from + u * kStepBytes, mWords[u]);
             }
         }
         if (!mUnits.isReadable())

@@ -120,7 +120,7 @@ private:
             row.words[u] = {{kNothing, kNothing, kNothing, kNothing}};
             if (u * Work::kThreads < count && (!Work::kHasInterval || u * Work::kThreads >= begin))
             {
-                RowUnits<T, N, int>::template load<Reading::kOnly>(scores + u * kStep * sizeof(T), row.words[u]);
+                RowUnits<T, N, int>::load(scores + u * kStep * sizeof(T), row.words[u]);
             }
         }
         if constexpr (Mask::kIsRead)

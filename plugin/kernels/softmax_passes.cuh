@@ -53,7 +53,7 @@ private:
         for (int64_t first = mFrom + threadIdx.x; first < mHeld.allowedEnd; first += kStep)
         {
             mHeld.moveTo(first);
-            mHeld.template loadScores<Reading::kFirst>(mPlan);
+            mHeld.loadScores(mPlan);
             mHeld.loadMasks(mPlan);
             state.raise(fmaxf(mHeld.applyMasks(mPlan), state.maximum), mFactor);
             state.sum += mHeld.exponentiate(Exponent(finiteMaximum(state.maximum), mFactor));
@@ -69,7 +69,7 @@ private:
         for (int64_t step = steps - 1; step >= 0; --step)
         {
             mHeld.moveTo(mFrom + step * kStep + threadIdx.x);
-            mHeld.template loadScores<Reading::kOnly>(mPlan);
+            mHeld.loadScores(mPlan);
             mHeld.loadMasks(mPlan);
             mHeld.applyMasks(mPlan);
             mHeld.exponentiate(exponent);

@@ -71,7 +71,7 @@ private:
             {
                 mRows[r].find(mPlan, row, from, from + static_cast<int>(mPlan.unitsPerBlock), ignoresMask[r]);
                 mRows[r].moveTo(from + thread % Work::kThreads);
-                mRows[r].template loadScores<Reading::kOnly>(mPlan);
+                mRows[r].loadScores(mPlan);
             }
         }
 #pragma unroll

@@ -22,7 +22,7 @@ ATTNGRAFT_DEVICE_CALL void writeUnmasked(SoftmaxPlan const& plan, int64_t r, uns
     for (int chunk = 0; chunk < row.chunks; ++chunk)
     {
         Units units(row, share.firstUnit(chunk));
-        units.template loadScores<Reading::kFirst>(plan);
+        units.loadScores(plan);
         units.loadMasks(plan);
         state.raise(fmaxf(units.applyMasks(plan), state.maximum), factor);
         state.sum += units.exponentiate(Exponent(finiteMaximum(state.maximum), factor));
@@ -36,7 +36,7 @@ ATTNGRAFT_DEVICE_CALL void writeUnmasked(SoftmaxPlan const& plan, int64_t r, uns
     for (int chunk = 0; chunk < row.chunks; ++chunk)
     {
         Units units(row, share.firstUnit(chunk));
-        units.template loadScores<Reading::kOnly>(plan);
+        units.loadScores(plan);
         units.loadMasks(plan);
         units.applyMasks(plan);
         units.exponentiate(exponent);

@@ -30,12 +30,6 @@ Chunk loadOnce(void const* from)
 }
 
 template <typename Chunk>
-Chunk loadFirst(void const* from)
-{
-    return loadShareable<Chunk>(from);
-}
-
-template <typename Chunk>
 void storeOnce(void* to, Chunk chunk)
 {
     emulation::globalMemory().write(to, sizeof(Chunk));

@@ -95,7 +95,8 @@ bench: $(BENCH_READY)  ## The measurements on a GPU: benchmarks/results/*.json a
 	@$(GPU_RUN) -m benchmarks.make_tables
 	@$(GPU_RUN) -m benchmarks.make_plots
 
-profile: $(BENCH_READY)  ## What the attention kernels wait for, by Nsight Compute: benchmarks/results/attention-profile.json
+profile: $(BENCH_READY)  ## What the kernels wait for, by Nsight Compute: benchmarks/results/*-profile.json
+	@$(GPU_RUN) -m benchmarks.softmax_profile
 	@$(GPU_RUN) -m benchmarks.attention_profile
 	@$(GPU_RUN) -m benchmarks.make_tables
 

@@ -33,6 +33,11 @@ SECTIONS = {
         "`liger-softmax` and `quack-softmax` neither scale nor mask; `triton-one-row` is a Triton program a row. "
         "Measured by `python -m benchmarks.softmax_kernel`.",
     ),
+    "softmax-profile": (
+        "What the softmax kernels are busy with",
+        "One launch under Nsight Compute, as for attention below; `memory` is the share of what the memory's own clock "
+        "and width allow. Measured by `python -m benchmarks.softmax_profile`.",
+    ),
     "softmax-backward-kernel": (
         "The backward kernel alone",
         "From probabilities and their gradient that of the scores, `B8 H32 1024x2048` meaning tensors [8, 32, 1024, "
@@ -100,7 +105,7 @@ SECTIONS = {
     ),
 }
 
-LEFT_OUT_UNTIL_MEASURED = ("softmax-backward-kernel", "attention-profile")
+LEFT_OUT_UNTIL_MEASURED = ("softmax-backward-kernel", "softmax-profile", "attention-profile")
 """Sections that the document has only once there are results."""
 
 
@@ -142,6 +147,7 @@ def _body(name: str, results: dict[str, Any]) -> str:
         "rewriter-native": _native,
         "attention-kernel": _kernels,
         "attention-in-tensorrt": _forms,
+        "softmax-profile": _shares,
         "attention-profile": _shares,
     }
     return tables.get(name, _section)(results)

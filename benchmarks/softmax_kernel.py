@@ -105,10 +105,14 @@ def shape_of(keys: int, mask: str) -> tuple[int, ...]:
     return (BATCH, HEADS, max(1, ELEMENTS // (BATCH * HEADS * keys)), keys)
 
 
+def work_name(shape: tuple[int, ...], mask: str) -> str:
+    batch, heads, queries, keys = shape
+    return f"B{batch} H{heads} {queries}x{keys} {mask}"
+
+
 def measure(dtype: str, shape: tuple[int, ...], mask: str, bandwidth: float, *, has_peers: bool) -> Row:
     """One work: our kernel and its peers in turn, on the same scores."""
-    batch, heads, queries, keys = shape
-    torch.manual_seed(keys)
+    torch.manual_seed(shape[-1])
     scores = torch.randn(*shape, device="cuda", dtype=TORCH_DTYPES[dtype])
     operand = make_mask(mask, shape, scores.dtype)
     probabilities = torch.empty_like(scores)
@@ -119,7 +123,7 @@ def measure(dtype: str, shape: tuple[int, ...], mask: str, bandwidth: float, *, 
     difference = (probabilities - masked_softmax(scores, operand, mask)).abs().max().item()
     elapsed = graph_replay_us(candidates)
     return Row(
-        work=f"B{batch} H{heads} {queries}x{keys} {mask}",
+        work=work_name(shape, mask),
         dtype=dtype,
         ours_us=elapsed.pop("ours"),
         peers_us=elapsed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
@@ -14,6 +15,9 @@ ROUNDS = 25
 SHORTEST_SAMPLE_US = 500.0
 """Work is repeated inside a graph up to this length: an event's resolution (0.5 us) and the launch then do not show."""
 WARM_UP_CALLS = 3
+
+WARM_UP_S = 0.15
+"""Of work before the first sample: an H200's clocks rise for as long after it was idle, 10% of a kernel's time."""
 
 STREAM_ELEMENTS = 1 << 28
 """Of 4 bytes each: 1 GiB read and 1 GiB written, far beyond any cache."""
@@ -28,6 +32,11 @@ def graph_replay_us(candidates: Mapping[str, Callable[[], object]], rounds: int 
     """
     graphs = {name: _capture(call) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
+    begin = time.monotonic()
+    while time.monotonic() - begin < WARM_UP_S:
+        for graph, _ in graphs.values():
+            graph.replay()
+        torch.cuda.synchronize()
     for _ in range(rounds):
         for name, (graph, repeats) in graphs.items():
             samples[name].append(_elapsed_us(graph.replay) / repeats)

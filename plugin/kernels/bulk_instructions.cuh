@@ -1,6 +1,6 @@
-// The instructions of compute capability 9.0 and later by which memory comes to a block and is written while its
-// threads do other work: barriers that count arrivals and bytes, copies that tell them, and stores that are waited for
-// in groups. For code that only such devices run.
+// The instructions of compute capability 9.0 and later by which memory comes to a block while its threads do other
+// work: barriers that count arrivals and bytes, and copies and messages that tell them. For code that only such devices
+// run.
 #pragma once
 
 #include "tensor_core.cuh"
@@ -46,52 +46,13 @@ ATTNGRAFT_DEVICE void waitForPhase(SharedAddress barrier, uint32_t parity)
         : "memory");
 }
 
-//! Starts the copy of neighbouring bytes, which are read once; the barrier is told when they are there. Addresses and
-//! size are multiples of 16.
+//! Starts the copy of neighbouring bytes; the barrier is told when they are there. Addresses and size are multiples of
+//! 16. Without a policy "evict first", see loadOnce of row_instructions.cuh.
 ATTNGRAFT_DEVICE void copyBulk(SharedAddress to, void const* from, int bytes, SharedAddress barrier)
-{
-    asm volatile(
-        "{\n.reg .b64 once;\n"
-        "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
-        "once;\n}\n" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-}
-
-//! The same where others read what lies in the same lines beside it, soon: those stay in the cache as others do.
-ATTNGRAFT_DEVICE void copyBulkBesideOthers(SharedAddress to, void const* from, int bytes, SharedAddress barrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(to),
         "l"(from), "r"(bytes), "r"(barrier)
         : "memory");
-}
-
-//! Starts writing neighbouring bytes of shared memory to memory. What threads wrote there must be published before, and
-//! they must have met. Addresses and size are multiples of 16.
-ATTNGRAFT_DEVICE void storeBulk(void* to, SharedAddress from, int bytes)
-{
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(from), "r"(bytes)
-        : "memory");
-}
-
-//! What this thread started to write so far is a group from here on.
-ATTNGRAFT_DEVICE void commitBulkStores()
-{
-    asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
-}
-
-//! Waits until at most `pending` of this thread's groups, the last ones, still read shared memory.
-template <int pending>
-ATTNGRAFT_DEVICE void waitForBulkReads()
-{
-    asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(pending) : "memory");
-}
-
-//! Waits until all is written.
-ATTNGRAFT_DEVICE void waitForBulkStores()
-{
-    asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
 }
 
 //! Writes to this address of another block's shared memory, and tells its barrier, each given as this block's own.

@@ -27,7 +27,7 @@ ATTNGRAFT_DEVICE Chunk loadOnce(void const* from)
     Chunk chunk;
     if constexpr (sizeof(Chunk) == 16)
     {
-        asm volatile("ld.global.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];"
+        asm volatile("ld.global.v4.b32 {%0,%1,%2,%3}, [%4];"
             : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
             : "l"(from)); // volatile: not to be put off until it is used
     }
@@ -84,35 +84,6 @@ ATTNGRAFT_DEVICE uint2 loadSharedPair(SharedAddress from)
     return pair;
 }
 
-//! An element of 2 or 4 bytes, in the lower bits.
-template <typename Bits>
-ATTNGRAFT_DEVICE Bits loadSharedElement(SharedAddress from)
-{
-    Bits bits;
-    if constexpr (sizeof(Bits) == 2)
-    {
-        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(from) : "memory");
-    }
-    else
-    {
-        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits) : "r"(from) : "memory");
-    }
-    return bits;
-}
-
-template <typename Bits>
-ATTNGRAFT_DEVICE void storeSharedElement(SharedAddress to, Bits bits)
-{
-    if constexpr (sizeof(Bits) == 2)
-    {
-        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(bits) : "memory");
-    }
-    else
-    {
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(bits) : "memory");
-    }
-}
-
 //! Waits for `threads` threads at one of the block's 16 barriers.
 template <int barrier, int threads>
 ATTNGRAFT_DEVICE void meetRow()
@@ -138,6 +109,14 @@ ATTNGRAFT_DEVICE void arriveAtCluster()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+
+//! The same with nothing but barriers that were published.
+ATTNGRAFT_DEVICE void arriveAtClusterWithBarriers()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
 }
 

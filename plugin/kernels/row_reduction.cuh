@@ -3,7 +3,7 @@
 #pragma once
 
 #include "row_words.cuh"
-#include "softmax_ring.h"
+#include "softmax_chunks.h"
 
 namespace attngraft
 {

@@ -1,12 +1,11 @@
 // From a plan to the template arguments of the kernel that serves it, for whoever runs it: a launch, or a test.
 #pragma once
 
-#include "softmax_loop.cuh"
+#include "softmax_even.cuh"
+#include "softmax_long.cuh"
 #include "softmax_passes.cuh"
 #include "softmax_plan.h"
 #include "softmax_rows.cuh"
-#include "softmax_stream.cuh"
-#include "softmax_tiles.cuh"
 
 #include <cuda_runtime_api.h>
 
@@ -29,15 +28,6 @@ unsigned softmaxBlocks(SoftmaxPlan const& plan)
     return tiles > kMaxBlocks / plan.policy.blocks ? 0U : static_cast<unsigned>(tiles * plan.policy.blocks);
 }
 
-//! The same of a kernel that takes one row after another: as many as run at once.
-template <typename Work>
-unsigned loopBlocks(SoftmaxPlan const& plan)
-{
-    int64_t const tiles = (plan.rows + Work::kGroups - 1) / Work::kGroups;
-    int64_t const atOnce = int64_t{plan.multiprocessors} * Work::kResidentBlocks;
-    return static_cast<unsigned>(tiles < atOnce ? tiles : atOnce);
-}
-
 //! use(index) with the rung as a constant of the type std::integral_constant, among the first `count` of a table.
 template <int count, int index = 0, typename Use>
 cudaError_t withRung(int rung, Use const& use)
@@ -53,23 +43,14 @@ cudaError_t withRung(int rung, Use const& use)
 template <typename Work>
 constexpr int kSoftmaxSharedBytes = 2 * Work::kGroups * (Work::kThreads / kWarpThreads) * kStateBytes;
 
-//! Blocks of a plan's kernel through which rows pass, where so many of them run at once.
-inline unsigned streamBlocks(SoftmaxPlan const& plan, int64_t blocksAtOnce)
+//! The same of a block that holds a long row, or a part of one.
+inline int longSharedBytes(SoftmaxPlan const& plan)
 {
-    int64_t const clusters = blocksAtOnce / plan.policy.blocks;
-    return static_cast<unsigned>((clusters < plan.rows ? clusters : plan.rows) * plan.policy.blocks);
+    return static_cast<int>(ChunkLayout{plan.unitsPerBlock * plan.policy.blocks, plan.policy.blocks}.bytes());
 }
 
-//! Blocks of a plan's kernel that takes tiles: one a multiprocessor, fewer where they would have none.
-inline unsigned tileBlocks(SoftmaxPlan const& plan)
-{
-    int64_t const rowsOfBlock = int64_t{plan.policy.tileRows} * kTileWarps;
-    int64_t const blocks = (plan.rows + rowsOfBlock - 1) / rowsOfBlock;
-    return static_cast<unsigned>(blocks < plan.multiprocessors ? blocks : plan.multiprocessors);
-}
-
-//! Calls the launch's inRegisters<RowWork>, inPasses<RowWork>, throughRing<StreamWork>, inLoop<LoopWork> or
-//! inTiles<TileWork> for the plan's policy and masks.
+//! Calls the launch's inRegisters<RowWork>, inPasses<RowWork>, inChunks<LongWork> or even<EvenWork> for the plan's
+//! policy and masks.
 template <typename T, MaskTensors tensors, typename Launch>
 struct SoftmaxDispatch
 {
@@ -85,9 +66,9 @@ struct SoftmaxDispatch
         case Strategy::kVectors: return runVectors();
         case Strategy::kElements: return runElements();
         case Strategy::kPasses: return runPasses();
-        case Strategy::kStream: return runStream();
-        case Strategy::kLoop: return runLoop();
-        case Strategy::kTiles: return runTiles();
+        case Strategy::kLong: return runLong();
+        case Strategy::kEven: return runEven();
+        case Strategy::kUneven: return runUneven();
         }
         return cudaErrorInvalidValue;
     }
@@ -128,52 +109,51 @@ private:
         });
     }
 
-    cudaError_t runStream() const
+    cudaError_t runLong() const
     {
-        if constexpr (mayStream(tensors))
+        if constexpr (isLongServed(tensors))
         {
-            return launch.template throughRing<StreamWork<T, tensors>>(plan);
+            return plan.policy.blocks > 1 ? launch.template inChunks<LongWork<T, tensors, true>>(plan)
+                                          : launch.template inChunks<LongWork<T, tensors, false>>(plan);
         }
         return cudaErrorInvalidValue;
     }
 
-    cudaError_t runLoop() const
+    cudaError_t runEven() const
     {
-        return withRung<kReadsAhead ? kLoopRungCount : 0>(plan.policy.rung, [this](auto index) {
-            constexpr LoopRung kRung = kLoopRungs[decltype(index)::value];
-            if constexpr (tensors == MaskTensors::kNone)
-            {
-                if (plan.interval.excludesKeys())
-                {
-                    return launch
-                        .template inLoop<LoopWork<T, tensors, true, kRung.threads, kRung.units, kRung.blockThreads>>(
-                            plan);
-                }
-            }
+        return withRung<kEvenRungCount>(plan.policy.rung, [this](auto index) {
+            constexpr EvenRung kRung = kEvenRungs[decltype(index)::value];
             if constexpr (kRung.serves(tensors))
             {
-                return launch
-                    .template inLoop<LoopWork<T, tensors, false, kRung.threads, kRung.units, kRung.blockThreads>>(plan);
+                return plan.interval.excludesKeys()
+                    ? launch.template even<EvenWork<T, tensors, true, true, kRung.threads, kRung.units>>(plan)
+                    : launch.template even<EvenWork<T, tensors, true, false, kRung.threads, kRung.units>>(plan);
             }
             return cudaErrorInvalidValue;
         });
     }
 
-    cudaError_t runTiles() const
+    cudaError_t runUneven() const
     {
-        return withRung < kHasTiles && isRaw(tensors) ? kTileRungCount : 0 > (plan.policy.rung, [this](auto index) {
-            constexpr TileRung kRung = kTileRungs[decltype(index)::value];
-            return launch.template inTiles<TileWork<T, tensors, kRung.threads, kRung.units>>(plan);
+        return withRung<kUnevenRungCount>(plan.policy.rung, [this](auto index) {
+            constexpr EvenRung kRung = kUnevenRungs[decltype(index)::value];
+            if constexpr (kRung.serves(tensors))
+            {
+                return launch.template even<EvenWork<T, tensors, false, true, kRung.threads, kRung.units>>(plan);
+            }
+            return cudaErrorInvalidValue;
         });
     }
 
     cudaError_t runPasses() const
     {
-        constexpr int kThreads = ATTNGRAFT_SOFTMAX_PASS_THREADS;
-        constexpr int kUnits = ATTNGRAFT_SOFTMAX_PASS_UNITS;
         return plan.policy.blocks > 1
-            ? launch.template inPasses<RowWork<T, tensors, kPerVector, kThreads, kUnits, 1, kThreads, true>>(plan)
-            : launch.template inPasses<RowWork<T, tensors, kPerVector, kThreads, kUnits, 1, kThreads, false>>(plan);
+            ? launch
+                  .template inPasses<RowWork<T, tensors, kPerVector, kPassThreads, kPassUnits, 1, kPassThreads, true>>(
+                      plan)
+            : launch
+                  .template inPasses<RowWork<T, tensors, kPerVector, kPassThreads, kPassUnits, 1, kPassThreads, false>>(
+                      plan);
     }
 };
 

@@ -43,7 +43,6 @@ struct SoftmaxPlan
     Policy policy{};
     Divisor blocks{};         //!< policy.blocks
     int64_t unitsPerBlock{0}; //!< of a row
-    int multiprocessors{1};
 
     MaskTensors tensors{MaskTensors::kNone};
     IntervalMask interval{};
@@ -51,10 +50,10 @@ struct SoftmaxPlan
     bool scaleIsDeferred{false}; //!< s is the raw score, and the scale multiplies differences of s
     EmptyRows emptyRows{EmptyRows::kZeros};
 
-    RowMap masks{};          //!< of bias and keep, in elements
-    Divisor maskRun{};       //!< so many neighbouring rows have the same mask values
-    bool maskIsWhole{false}; //!< the mask's units are aligned to their size, as rows are that are whole
-    Extent maskExtent{};     //!< of bias or keep, where only one is read
+    RowMap masks{};              //!< of bias and keep, in elements
+    bool maskIsWhole{false};     //!< the mask's units are aligned to their size, as rows are that are whole
+    bool maskEndsInWords{false}; //!< and begins: no word of 4 bytes belongs to it in part
+    Extent maskExtent{};         //!< of bias or keep, where only one is read
     void const* bias{nullptr};
     int64_t biasKeyStride{0};
     bool biasIsFloat32{false};

@@ -67,17 +67,6 @@ bool isVectorwise(void const* data, int64_t const (&dims)[kMaxRank], int64_t con
     return vectorwise;
 }
 
-//! Neighbouring rows for which the mask tensors say the same.
-int64_t rowsInRun(RowMap const& masks, int64_t rows)
-{
-    int const last = masks.rank - 1;
-    if (last < 0)
-    {
-        return rows;
-    }
-    return masks.firstStrides[last] == 0 && masks.secondStrides[last] == 0 ? masks.dims[last].value : 1;
-}
-
 MaskTensors chooseTensors(SoftmaxPlan const& plan, DataType type)
 {
     if (plan.bias == nullptr && plan.keep == nullptr && plan.scaleIsDeferred)
@@ -119,7 +108,6 @@ void planMasks(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
     auto const size = static_cast<int64_t>(elementSize(params.type));
     int64_t const perVector = kVectorBytes / size;
     plan.masks = mergeDimensions(params.dims, params.bias.strides, params.keep.strides);
-    plan.maskRun = Divisor(rowsInRun(plan.masks, plan.rows));
     plan.bias = params.bias.data;
     plan.biasKeyStride = params.bias.strides[kKeyDim];
     plan.biasIsFloat32 = params.biasIsFloat32 || params.type == DataType::kFloat32;
@@ -134,31 +122,23 @@ void planMasks(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
         BroadcastTensor const& mask = isKeep ? params.keep : params.bias;
         int64_t const bytes = isKeep ? 1 : size;
         plan.maskExtent = extentOf(mask.data, params.dims, mask.strides, bytes);
+        constexpr size_t kWord = 4;
+        plan.maskEndsInWords = isAligned(plan.maskExtent.low, kWord) && isAligned(plan.maskExtent.high, kWord);
         plan.maskIsWhole = plan.isWhole && isVectorwise(mask.data, params.dims, mask.strides, perVector, bytes);
     }
 }
 
-//! Whether rows lie equally far apart, and none is to be read twice.
-bool areAlike(SoftmaxPlan const& plan)
+//! See SoftmaxWork.
+bool isEven(SoftmaxPlan const& plan, size_t elementBytes)
 {
-    return plan.places.rank <= 1 && plan.rows < kShortDividends && plan.emptyRows != EmptyRows::kUnmasked;
-}
-
-//! Whether rows that are alike have one kind of mask at most. See SoftmaxWork.
-bool isEven(SoftmaxPlan const& plan)
-{
-    bool const isSimple = plan.tensors == MaskTensors::kNone || (plan.maskIsWhole && !plan.interval.excludesKeys());
-    return plan.isWhole && isSimple && areAlike(plan);
-}
-
-//! Whether rows follow each other without gaps, at the same places in vectors in both tensors. See SoftmaxWork.
-bool isGapless(SoftmaxPlan const& plan)
-{
+    constexpr int64_t kNear = int64_t{1} << 30; // that distances of masks in bytes are ints
+    int64_t const perVector = kVectorBytes / static_cast<int64_t>(elementBytes);
     auto const apart = reinterpret_cast<uintptr_t>(plan.scores) - reinterpret_cast<uintptr_t>(plan.probabilities);
-    bool const isOneRow = plan.places.rank == 0;
-    bool const followEachOther =
-        isOneRow || (plan.places.firstStrides[0] == plan.keys && plan.places.secondStrides[0] == plan.keys);
-    return areAlike(plan) && !plan.interval.excludesKeys() && followEachOther && apart % kVectorBytes == 0;
+    int64_t const stride = plan.places.firstStrides[0];
+    bool const areAlike = plan.places.rank == 0
+        || (plan.places.rank == 1 && stride > 0 && (stride - plan.places.secondStrides[0]) % perVector == 0);
+    return areAlike && apart % kVectorBytes == 0 && plan.maskExtent.high - plan.maskExtent.low < kNear
+        && plan.tensors != MaskTensors::kAny && plan.rows < kShortDividends && plan.emptyRows != EmptyRows::kUnmasked;
 }
 
 } // namespace
@@ -189,10 +169,10 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxDevice const& dev
     planTensors(params, plan);
     planMasks(params, plan);
     size_t const size = elementSize(params.type);
-    plan.policy =
-        choosePolicy({plan.rows, plan.keys, size, plan.isWhole, plan.tensors, isEven(plan), isGapless(plan)}, device);
+    plan.policy = choosePolicy(
+        {plan.rows, plan.keys, size, plan.isWhole, plan.tensors, isEven(plan, size), plan.interval.excludesKeys()},
+        device);
     plan.blocks = Divisor(plan.policy.blocks);
-    plan.multiprocessors = device.multiprocessors;
     int64_t const units =
         plan.policy.strategy == Strategy::kElements ? plan.keys : vectorsOfRow(plan.keys, size, plan.isWhole);
     plan.unitsPerBlock = (units + plan.policy.blocks - 1) / plan.policy.blocks;

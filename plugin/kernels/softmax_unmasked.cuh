@@ -1,21 +1,21 @@
-// The rare second reading of a row that passed through shared memory: it turned out empty, and counts as if nothing
-// were masked.
+// The rare second reading of a row in shared memory: it turned out empty, and counts as if nothing were masked.
 #pragma once
 
-#include "softmax_streamed_row.cuh"
+#include "softmax_chunked_row.cuh"
+#include "softmax_long_exchange.cuh"
 
 namespace attngraft
 {
 
 //! An empty row, without its mask, from global memory: of what it would have been without it nothing is in shared
-//! memory. `number`: of the exchange.
+//! memory.
 template <typename Work>
-ATTNGRAFT_DEVICE_CALL void writeUnmasked(SoftmaxPlan const& plan, int64_t r, unsigned number)
+ATTNGRAFT_DEVICE_CALL void writeUnmasked(SoftmaxPlan const& plan, int64_t r)
 {
-    using Units = StreamedUnits<Work, UnitRange<Work::kThreads>>;
-    ChunkShare const share{plan.policy.blocks, blockInCluster()};
+    using Units = ChunkUnits<Work, UnitRange<Work::kThreads>>;
+    ChunkShare const share = shareOf<Work>(plan);
     float const factor = exponentFactor(plan);
-    StreamedRow<Work> row;
+    ChunkedRow<Work> row;
     row.find(plan, share, r, true);
     RowState state;
 #pragma unroll 1
@@ -27,9 +27,7 @@ ATTNGRAFT_DEVICE_CALL void writeUnmasked(SoftmaxPlan const& plan, int64_t r, uns
         state.raise(fmaxf(units.applyMasks(plan), state.maximum), factor);
         state.sum += units.exponentiate(Exponent(finiteMaximum(state.maximum), factor));
     }
-    RingExchange const exchange{{plan.policy.chunks, plan.policy.blocks}, dynamicSharedMemory(), share.block, 1};
-    exchange.send(number, joinLanes<kWarpThreads>(state, factor));
-    RowState const whole = exchange.receive(number, factor);
+    RowState const whole = exchangeOf<Work>(plan)(joinLanes<kWarpThreads>(state, factor), factor, 1);
     Exponent const exponent(finiteMaximum(whole.maximum), factor);
     Normalisation const normalisation(plan, whole, whole, factor);
 #pragma unroll 1

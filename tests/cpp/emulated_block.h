@@ -8,7 +8,6 @@
 #include "emulated_copies.h"
 #include "emulated_meetings.h"
 #include "emulated_products.h"
-#include "emulated_stores.h"
 
 #include <vector_types.h>
 
@@ -57,7 +56,6 @@ struct Thread
     char const* waitsFor{""};
     std::vector<std::vector<Copy>> groups; //!< committed, oldest first
     std::vector<Copy> uncommitted;
-    BulkStores stores;
 };
 
 class Block
@@ -381,10 +379,6 @@ private:
         if (!isWaited)
         {
             throw std::logic_error("a block ends with bulk copies or products that nobody waited for");
-        }
-        if (!std::all_of(mThreads.begin(), mThreads.end(), [](Thread const& each) { return each.stores.isIdle(); }))
-        {
-            throw std::logic_error("a block ends with bulk stores that the thread did not wait for");
         }
         for (NamedBarrier const& named : mNamed)
         {

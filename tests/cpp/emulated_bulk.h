@@ -1,6 +1,5 @@
 // The instructions of bulk_instructions.cuh for the kernels' own source on the CPU, in the threads of an emulated
-// block. Copies and messages arrive at once or when somebody waits for them, as chance has it; stores read shared
-// memory likewise.
+// block. Copies and messages arrive at once or when somebody waits for them, as chance has it.
 #pragma once
 
 #include "emulated_block.h"
@@ -58,40 +57,6 @@ inline void copyBulk(SharedAddress to, void const* from, int bytes, SharedAddres
         }
     };
     block.copyEngine.start({barrier, bytes, bring}, block.tossCoin());
-}
-
-inline void copyBulkBesideOthers(SharedAddress to, void const* from, int bytes, SharedAddress barrier)
-{
-    copyBulk(to, from, bytes, barrier);
-}
-
-inline void storeBulk(void* to, SharedAddress from, int bytes)
-{
-    emulation::Block& block = emulation::block();
-    if (bytes <= 0 || bytes % 16 != 0 || from % 16 != 0)
-    {
-        throw std::out_of_range("storeBulk: bytes or their place are no multiple of 16");
-    }
-    emulation::globalMemory().writeInBulk(to, static_cast<size_t>(bytes));
-    block.thread().stores.start(
-        block.shared, static_cast<uint8_t*>(to), from, bytes, [&block] { return block.tossCoin(); });
-    block.dawdle();
-}
-
-inline void commitBulkStores()
-{
-    emulation::block().thread().stores.commit();
-}
-
-template <int pending>
-void waitForBulkReads()
-{
-    emulation::block().thread().stores.finishReading(emulation::block().shared, pending);
-}
-
-inline void waitForBulkStores()
-{
-    emulation::block().thread().stores.finish(emulation::block().shared);
 }
 
 inline void sendToBlock(SharedAddress to, uint2 value, SharedAddress barrier, int blockNumber)

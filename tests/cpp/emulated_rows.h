@@ -75,18 +75,6 @@ inline uint2 loadSharedPair(SharedAddress from)
     return loadShared<uint2>(from);
 }
 
-template <typename Bits>
-Bits loadSharedElement(SharedAddress from)
-{
-    return loadShared<Bits>(from);
-}
-
-template <typename Bits>
-void storeSharedElement(SharedAddress to, Bits bits)
-{
-    storeShared(to, bits);
-}
-
 template <int barrier, int threads>
 void meetRow()
 {
@@ -99,6 +87,11 @@ inline int blockInCluster()
 }
 
 inline void arriveAtCluster()
+{
+    emulation::block().arriveAtCluster();
+}
+
+inline void arriveAtClusterWithBarriers()
 {
     emulation::block().arriveAtCluster();
 }

@@ -51,28 +51,17 @@ struct EmulatedLaunch
     }
 
     template <typename Work>
-    cudaError_t throughRing(SoftmaxPlan const& plan) const
+    cudaError_t even(SoftmaxPlan const& plan) const
     {
-        // A cluster at least, however few multiprocessors the device has.
-        int const blocks = std::max(plan.multiprocessors, plan.policy.blocks);
-        attngraft::RingLayout const layout{plan.policy.chunks, plan.policy.blocks};
+        return run<Work>(plan, [&] { attngraft::softmaxOfEvenRow<Work>(plan); });
+    }
+
+    template <typename Work>
+    cudaError_t inChunks(SoftmaxPlan const& plan) const
+    {
         return runGrid(
-            dim3(attngraft::streamBlocks(plan, blocks)), Work::kBlockThreads + attngraft::kLoadingThreads,
-            layout.bytes(), [&] { attngraft::softmaxThroughRing<Work>(plan); }, plan.policy.blocks);
-    }
-
-    template <typename Work>
-    cudaError_t inLoop(SoftmaxPlan const& plan) const
-    {
-        return runGrid(dim3(attngraft::loopBlocks<Work>(plan)), Work::kBlockThreads,
-            attngraft::kSoftmaxSharedBytes<Work>, [&] { attngraft::softmaxInLoop<Work>(plan); });
-    }
-
-    template <typename Work>
-    cudaError_t inTiles(SoftmaxPlan const& plan) const
-    {
-        return runGrid(dim3(attngraft::tileBlocks(plan)), Work::kBlockThreads,
-            attngraft::tileLayout<typename Work::T>(plan).bytes(), [&] { attngraft::softmaxInTiles<Work>(plan); });
+            dim3(attngraft::softmaxBlocks<Work>(plan)), Work::kBlockThreads, attngraft::longSharedBytes(plan),
+            [&] { attngraft::softmaxOfLongRow<Work>(plan); }, plan.policy.blocks);
     }
 
 private:

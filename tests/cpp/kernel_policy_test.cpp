@@ -10,7 +10,7 @@ namespace
 
 constexpr SoftmaxDevice kWithClusters{132, true};
 constexpr SoftmaxDevice kWithoutClusters{132, false};
-constexpr SoftmaxDevice kHopper{132, true, 227 * 1024};
+constexpr SoftmaxDevice kHopper{132, true, 227 * 1024}; // with the shared memory that long rows take
 constexpr int64_t kManyRows = 1 << 20;
 constexpr MaskTensors kAllTensors[] = {
     MaskTensors::kNone, MaskTensors::kKeepBytes, MaskTensors::kBias, MaskTensors::kAny};
@@ -60,7 +60,7 @@ TEST(SoftmaxPolicy, EveryLengthGetsARungThatHoldsItAndServesItsMask)
             for (bool const isWhole : {false, keys % 8 == 0})
             {
                 Policy const policy = choosePolicy({kManyRows, keys, 2, isWhole, tensors}, kWithClusters);
-                ASSERT_NE(policy.strategy, Strategy::kStream); // which takes shared memory
+                ASSERT_NE(policy.strategy, Strategy::kLong); // which takes shared memory
                 if (policy.strategy == Strategy::kElements)
                 {
                     ASSERT_LE(keys, kElementRungs[policy.rung].capacity());
@@ -118,28 +118,40 @@ TEST(SoftmaxPolicy, RowsLongerThanTheRegistersAreReadTwice)
     EXPECT_EQ(chooseWhole(int64_t{1} << 40, 4, kWithoutClusters).blocks, 1);
 }
 
-TEST(SoftmaxPolicy, LongRowsPassThroughSharedMemoryWhereTheyAreMany)
+TEST(SoftmaxPolicy, LongRowsAreHeldInSharedMemoryWhereTheyAreMany)
 {
     EXPECT_EQ(chooseWhole(16384, 2, kHopper).strategy, Strategy::kVectors);
-    EXPECT_EQ(chooseWhole(32768, 2, kHopper, 32).strategy, Strategy::kVectors);
+    EXPECT_EQ(chooseWhole(32768, 2, kHopper, 131).strategy, Strategy::kVectors);
+    EXPECT_EQ(chooseWhole(32768, 2, kHopper, 132).strategy, Strategy::kLong);
     EXPECT_EQ(chooseWhole(32768, 2, kWithoutClusters).strategy, Strategy::kVectors);
     EXPECT_EQ(choosePolicy({kManyRows, 32768, 2, true, MaskTensors::kAny}, kHopper).strategy, Strategy::kVectors);
-    constexpr int64_t kBlocksAndRowsOfKeys[][3] = {
-        {32768, 1, 2}, {65536, 1, 1}, {131072, 2, 1}, {262144, 4, 1}, {524288, 8, 1}};
-    for (auto const& [keys, blocks, rowsHeld] : kBlocksAndRowsOfKeys)
+    constexpr int64_t kBlocksOfKeys[][2] = {{32768, 1}, {65536, 2}, {131072, 4}, {262144, 8}, {524288, 8}};
+    for (auto const& [keys, blocks] : kBlocksOfKeys)
     {
         for (int const bytes : {2, 4})
         {
             Policy const policy = chooseWhole(keys * 2 / bytes, static_cast<size_t>(bytes), kHopper);
-            EXPECT_EQ(policy.strategy, Strategy::kStream);
+            EXPECT_EQ(policy.strategy, Strategy::kLong);
             EXPECT_EQ(policy.blocks, blocks);
-            EXPECT_EQ(policy.rowsHeld, rowsHeld);
         }
     }
-    EXPECT_EQ(chooseWhole(600000, 2, kHopper).strategy, Strategy::kPasses);
+    EXPECT_EQ(chooseWhole(1000000, 2, kHopper).strategy, Strategy::kPasses);
 }
 
-TEST(SoftmaxPolicy, ABlockHasRoomForTheRowsThatPassThroughItAndForLoadsAhead)
+TEST(SoftmaxPolicy, RowsOfWhichAnIntervalIsReadAreLongSooner)
+{
+    SoftmaxWork work{kManyRows, 16384, 2, true, MaskTensors::kNone, true};
+    EXPECT_EQ(choosePolicy(work, kHopper).strategy, Strategy::kEven);
+    work.hasInterval = true;
+    EXPECT_EQ(choosePolicy(work, kHopper).strategy, Strategy::kLong);
+    work.tensors = MaskTensors::kKeepBytes;
+    EXPECT_EQ(choosePolicy(work, kHopper).strategy, Strategy::kEven);
+    work.keys = 8192;
+    work.tensors = MaskTensors::kNone;
+    EXPECT_EQ(choosePolicy(work, kHopper).strategy, Strategy::kEven);
+}
+
+TEST(SoftmaxPolicy, BlocksHaveRoomForLongRows)
 {
     for (int sharedBytes = 0; sharedBytes <= kHopper.sharedBytes; sharedBytes += 16 * 1024)
     {
@@ -147,15 +159,52 @@ TEST(SoftmaxPolicy, ABlockHasRoomForTheRowsThatPassThroughItAndForLoadsAhead)
         for (int64_t keys = 1000; keys < 2000000; keys += keys / 10)
         {
             Policy const policy = choosePolicy({kManyRows, keys, 2, false, MaskTensors::kNone}, device);
-            if (policy.strategy == Strategy::kStream)
+            if (policy.strategy == Strategy::kLong)
             {
-                int64_t const chunks = (vectorsOfRow(keys, 2, false) + kChunkVectors - 1) / kChunkVectors;
-                EXPECT_LT(policy.rowsHeld * ((chunks + policy.blocks - 1) / policy.blocks), policy.chunks);
-                RingLayout const layout{policy.chunks, policy.blocks};
+                int64_t const vectors = vectorsOfRow(keys, 2, false);
+                ChunkLayout const layout{vectors, policy.blocks};
                 EXPECT_LE(layout.bytes(), sharedBytes);
+                EXPECT_LE(layout.chunks(), kMostChunks);
+                EXPECT_GE(layout.chunks() * policy.blocks * kChunkVectors, vectors);
+                EXPECT_GE((layout.bytes() - kChunksBegin) / kVectorBytes * policy.blocks, vectors);
             }
         }
     }
+}
+
+template <size_t count>
+void expectRising(EvenRung const (&rungs)[count], MaskTensors tensors)
+{
+    int64_t capacity = 0;
+    for (EvenRung const& rung : rungs)
+    {
+        EXPECT_EQ(evenBlockThreads(rung.threads, false) % 32, 0);
+        EXPECT_EQ(evenBlockThreads(rung.threads, true) % rung.threads, 0);
+        if (rung.serves(tensors))
+        {
+            EXPECT_GT(rung.capacity(), capacity);
+            capacity = rung.capacity();
+        }
+    }
+    EXPECT_GE(capacity, kLongVectors);
+}
+
+TEST(SoftmaxPolicy, EvenRowsFindARungUpToTheLengthThatTheyAreLongFrom)
+{
+    for (MaskTensors const tensors : {MaskTensors::kNone, MaskTensors::kKeepBytes, MaskTensors::kBias})
+    {
+        expectRising(kEvenRungs, tensors);
+        expectRising(kUnevenRungs, tensors);
+        for (int64_t keys = kShortestEven * 8; keys <= 16384; keys += 8)
+        {
+            Policy const policy = choosePolicy({kManyRows, keys, 2, true, tensors, true}, kHopper);
+            ASSERT_EQ(policy.strategy, Strategy::kEven);
+            ASSERT_GE(kEvenRungs[policy.rung].capacity() * 8, keys);
+        }
+    }
+    EXPECT_EQ(choosePolicy({kManyRows, 64, 2, true, MaskTensors::kNone, true}, kHopper).strategy, Strategy::kVectors);
+    EXPECT_EQ(choosePolicy({kManyRows, 512, 2, true, MaskTensors::kAny, true}, kHopper).strategy, Strategy::kVectors);
+    EXPECT_GT(choosePolicy({32, 8192, 2, true, MaskTensors::kNone, true}, kHopper).blocks, 1);
 }
 
 TEST(SoftmaxPolicy, SupportsTheContractsTypes)
@@ -164,38 +213,6 @@ TEST(SoftmaxPolicy, SupportsTheContractsTypes)
     EXPECT_TRUE(isSupported(DataType::kFloat16));
     EXPECT_TRUE(isSupported(DataType::kBFloat16));
     EXPECT_FALSE(isSupported(static_cast<DataType>(3)));
-}
-
-TEST(SoftmaxPolicy, TilesFitWhereverTheyBegin)
-{
-    int capacity = 0;
-    for (TileRung const& rung : kTileRungs)
-    {
-        EXPECT_EQ(32 % rung.threads, 0);
-        EXPECT_GT(rung.capacity(), capacity);
-        capacity = static_cast<int>(rung.capacity());
-        for (int vectors = static_cast<int>(kSmallestLoop); vectors <= capacity; ++vectors)
-        {
-            int const rowBytes = vectors * kVectorBytes - 2;
-            int const rows = rowsOfTile(rung, rowBytes);
-            int const stages = tileStages(rows, rowBytes, kHopper.sharedBytes);
-            TileLayout const layout{rows, stages, rowBytes};
-            ASSERT_GE(stages, kFewestStages);
-            ASSERT_LE(layout.bytes(), kHopper.sharedBytes);
-            ASSERT_EQ(layout.stageBytes() % kLineBytes, 0);
-            ASSERT_GE(layout.stageBytes(), kLineBytes - kVectorBytes + kVectorBytes - 1 + rows * rowBytes);
-            ASSERT_EQ(rows % rung.groups(), 0);
-        }
-    }
-}
-
-TEST(SoftmaxPolicy, TilesAreThoseThatWereBest)
-{
-    EXPECT_EQ(rowsOfTile(kTileRungs[0], 197 * 2), 8);
-    EXPECT_EQ(rowsOfTile(kTileRungs[2], 577 * 2), 4);
-    EXPECT_EQ(rowsOfTile(kTileRungs[4], 1500 * 2), 1);
-    EXPECT_EQ(tileStages(4, 577 * 2, kHopper.sharedBytes), 3);
-    EXPECT_EQ(tileStages(8, 197 * 2, 0), 0);
 }
 
 } // namespace

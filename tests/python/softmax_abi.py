@@ -89,20 +89,11 @@ WITHOUT_CLUSTERS = Device(multiprocessors=1)
 
 
 CHUNK_BYTES = 2048
-"""Of shared memory that rows pass through: 64 threads of two vectors, as the emulating library has them."""
-LARGEST_CLUSTER = 8
+"""Of a long row in shared memory: 64 threads of two vectors, as the emulating library has them."""
 
 
-def streaming(chunks: int = 8, multiprocessors: int = 1) -> Device:
-    """A device whose blocks have so many chunks, through which rows pass that touch more than one half of one: by one
-    block or by the blocks of a cluster, so that two rows fit in."""
-    barriers, states, warps, rows = 8 * 8, 8 * 8, 2, 8 * (128 + 2 * 8)
-    shared = chunks * (CHUNK_BYTES + 2 * 8) + barriers + states * LARGEST_CLUSTER * warps + rows
-    return Device(multiprocessors=multiprocessors, has_clusters=1, shared_bytes=shared)
-
-
-def tiling(shared_bytes: int = 18_000, multiprocessors: int = 1) -> Device:
-    """A device on which rows pass through shared memory in tiles: of so much of it, too little for `streaming`."""
+def holding(shared_bytes: int = 34_000, multiprocessors: int = 1) -> Device:
+    """A device with so much shared memory in a block, where rows are held that touch more than one half of a chunk."""
     return Device(multiprocessors=multiprocessors, has_clusters=1, shared_bytes=shared_bytes)
 
 

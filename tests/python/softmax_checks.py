@@ -11,7 +11,7 @@ from attngraft.contract import MaskedSoftmax, Role
 from attngraft.verify import oracle
 
 NONE, KEEP, BIAS, ANY = range(4)  # kinds of masks: which tensors a kernel reads beside the scores
-VECTORS, ELEMENTS, PASSES, STREAM, LOOP, TILES = range(6)  # strategies
+VECTORS, ELEMENTS, PASSES, LONG, EVEN, UNEVEN = range(6)  # strategies
 
 
 def normal(shape: tuple[int, ...], dtype: str = "float16", seed: int = 0) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulated_device import Device
 from mask_abi import DTYPES
-from softmax_abi import FEW_ROWS, MANY_ROWS, NO_RUNG, WITHOUT_CLUSTERS, Layout, policy_of, rungs, streaming
+from softmax_abi import FEW_ROWS, MANY_ROWS, NO_RUNG, WITHOUT_CLUSTERS, Layout, holding, policy_of, rungs
 from softmax_cases import Case, not_finite_case, random_case
 from softmax_checks import (
     ANY,
@@ -39,24 +39,25 @@ def test_random_shapes_masks_and_places(first: int) -> None:
         in_place = bool(rng.random() < 0.3)
         source = Layout(int(rng.integers(0, 9)), int(rng.choice([0, 0, 3, 8])), bool(rng.random() < 0.3))
         target = Layout(int(rng.integers(0, 9)), int(rng.choice([0, 0, 5, 8])), bool(rng.random() < 0.3))
-        device = (MANY_ROWS, FEW_ROWS, WITHOUT_CLUSTERS, streaming())[int(rng.integers(4))]
+        device = (MANY_ROWS, FEW_ROWS, WITHOUT_CLUSTERS, holding())[int(rng.integers(4))]
         check(case, device=device, seed=seed, in_place=in_place, source=source, target=source if in_place else target)
 
 
 @pytest.mark.parametrize("tensors", [NONE, KEEP, BIAS, ANY])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_rung_full_and_odd(dtype: str, tensors: int) -> None:
-    """Whole vectors, one element less, and one element more than a vector less, which begins anywhere in one."""
+    """Whole vectors, one element less, and one element more than a vector less, which begins anywhere in one. Of rows
+    that may be read twice, since others have kernels of their own."""
     per_vector = VECTOR_BYTES // DTYPES[dtype].itemsize
     found = [rung for rung in rungs(tensors) if rung != NO_RUNG]
-    assert len(found) >= 5
+    assert len(found) >= 4
     for threads, units in found:
         if dtype == "bfloat16" and threads > 256:
             continue  # as for float16, which takes its time
         keys = threads * units * per_vector
         for count in (keys, keys - 1, max(1, keys - per_vector - 1)):
             queries = 5 if keys < 2048 else 2
-            case = masked_case((2, queries, count), dtype, tensors)
+            case = masked_case((2, queries, count), dtype, tensors, empty_rows=EmptyRows.UNMASKED)
             strategy, rung, blocks, _ = policy_of(case, WITHOUT_CLUSTERS)
             is_next = count == keys - 1  # may begin so that it touches one vector more
             assert is_next or strategy == ELEMENTS or (rungs(tensors)[rung], blocks) == ((threads, units), 1)

@@ -1,18 +1,20 @@
 // What a thread does with its units of a row that lies in shared memory, chunk by chunk.
 #pragma once
 
-#include "softmax_ring.cuh"
+#include "softmax_chunks.h"
 #include "softmax_held_row.cuh"
 
 namespace attngraft
 {
 
-//! Raw scores stay packed: registers are dear where two rows are under way, and exponentials are made twice anyway.
-template <typename T, MaskTensors tensors>
-struct StreamWork : RowWork<T, tensors, kVectorBytes / static_cast<int>(sizeof(T)), kStreamThreads, kStreamUnits, 1,
-                        kStreamThreads, false>
+//! `inCluster`: the blocks of a cluster hold a row. Raw scores stay packed, since exponentials are made twice anyway.
+template <typename T, MaskTensors tensors, bool inCluster>
+struct LongWork : RowWork<T, tensors, kVectorBytes / static_cast<int>(sizeof(T)), kChunkThreads, kChunkUnits, 1,
+                      kChunkThreads, inCluster>
 {
     static constexpr bool kRecomputes = isRaw(tensors);
+    static constexpr int kBlocksOfMultiprocessor = longResidentThreads(isRaw(tensors)) / kChunkThreads;
+    static_assert(kBlocksOfMultiprocessor > 0);
 };
 
 //! Some of a block's chunks of a row. The blocks of a cluster take turns along the row, so that a row of which few keys
@@ -62,9 +64,19 @@ private:
     }
 };
 
+template <typename Work>
+ATTNGRAFT_DEVICE ChunkShare shareOf(SoftmaxPlan const& plan)
+{
+    if constexpr (Work::kIsCluster)
+    {
+        return {plan.policy.blocks, blockInCluster()};
+    }
+    return {1, 0};
+}
+
 //! A row as a block finds it, chunk by chunk.
 template <typename Work>
-class StreamedRow : public FoundRow<Work, int>
+class ChunkedRow : public FoundRow<Work, int>
 {
 public:
     using FoundRow<Work, int>::allowedBegin;
@@ -97,6 +109,12 @@ public:
         return this->mMask.begin <= first * N && (first + kChunkVectors) * N <= this->mMask.end;
     }
 
+    //! Whether each unit of the chunk from unit `first` on is the row's, in part at least.
+    ATTNGRAFT_DEVICE bool holdsWhole(int first) const
+    {
+        return first + kChunkVectors <= this->limit;
+    }
+
     //! Whether all of the chunk lies in the row, and each unit of it is stored at once.
     ATTNGRAFT_DEVICE bool storesWhole(int first) const
     {
@@ -119,7 +137,7 @@ private:
 
 //! A thread's units of a chunk. Range: as HeldRow's.
 template <typename Work, typename Range>
-class StreamedUnits : public HeldRow<Work, int, Range>
+class ChunkUnits : public HeldRow<Work, int, Range>
 {
     using T = typename Work::T;
     using Base = HeldRow<Work, int, Range>;
@@ -130,7 +148,7 @@ class StreamedUnits : public HeldRow<Work, int, Range>
     using Base::mWords;
     static constexpr int N = Work::kElements;
     static constexpr int kUnitBytes = Words<T, N>::kBytes;
-    static_assert(kUnitBytes == kVectorBytes && Work::kThreads == kStreamThreads && Work::kUnits == kStreamUnits);
+    static_assert(kUnitBytes == kVectorBytes && Work::kThreads == kChunkThreads && Work::kUnits == kChunkUnits);
 
 public:
     //! Masked scores replace the scores in shared memory where they are no wider, so that masks are read once. Where
@@ -139,7 +157,7 @@ public:
         Work::kTensors == MaskTensors::kKeepBytes || (!Work::kIsRaw && sizeof(T) == sizeof(float));
 
     //! Of the chunk that begins with unit `first`.
-    ATTNGRAFT_DEVICE StreamedUnits(StreamedRow<Work> const& row, int first)
+    ATTNGRAFT_DEVICE ChunkUnits(ChunkedRow<Work> const& row, int first)
         : Base(row)
     {
         this->moveTo(first + static_cast<int>(threadIdx.x));

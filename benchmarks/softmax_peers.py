@@ -7,6 +7,7 @@ are left out: Triton comes with PyTorch on a GPU, `pip install liger-kernel quac
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 
 import torch
@@ -52,13 +53,23 @@ def _triton(scores: torch.Tensor, operand: torch.Tensor | None, mask: str, scale
 
 
 def _installed(scores: torch.Tensor) -> Iterator[Peer]:
-    """Softmax kernels of other libraries, which neither scale nor mask."""
+    """Softmax kernels of other libraries, which neither scale nor mask. One that refuses the work is left out."""
     rows = scores.reshape(-1, scores.shape[-1])
     with contextlib.suppress(ImportError):
         from liger_kernel.ops.softmax import LigerSoftmaxFunction
 
-        yield "liger-softmax", lambda: LigerSoftmaxFunction.apply(rows)
+        yield from _willing("liger-softmax", lambda: LigerSoftmaxFunction.apply(rows))
     with contextlib.suppress(ImportError):
         from quack.softmax import softmax
 
-        yield "quack-softmax", lambda: softmax(rows)
+        yield from _willing("quack-softmax", lambda: softmax(rows))
+
+
+def _willing(name: str, call: Callable[[], object]) -> Iterator[Peer]:
+    try:
+        call()
+        torch.cuda.synchronize()
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        print(f"{name} is left out: {type(error).__name__}: {str(error)[:120]}", file=sys.stderr)
+    else:
+        yield name, call

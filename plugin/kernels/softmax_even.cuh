@@ -177,58 +177,65 @@ private:
         }
         else
         {
-            readMaskWords(row - mBegin * (Mask::kBytes / N));
+            readMaskPieces(row - mBegin * (Mask::kBytes / N));
         }
     }
 
-    //! Whole words, wherever in them the mask of this thread's first unit begins: none is waited for here.
-    ATTNGRAFT_DEVICE void readMaskWords(uint8_t const* from)
+    //! The aligned pieces that a unit's mask lies in, wherever in them the mask of this thread's first unit begins:
+    //! none is waited for here.
+    ATTNGRAFT_DEVICE void readMaskPieces(uint8_t const* from)
     {
-        mMaskPast = static_cast<int>(reinterpret_cast<uintptr_t>(from) % kWordBytes);
+        mMaskPast = static_cast<int>(reinterpret_cast<uintptr_t>(from) % Mask::kBytes);
         from -= mMaskPast;
         auto const low = static_cast<int>(mPlan.maskExtent.low - from); // masks are small enough, see isEven()
-        auto const high = static_cast<int>(mPlan.maskExtent.high - from) - kWordBytes;
+        auto const high = static_cast<int>(mPlan.maskExtent.high - from) - Mask::kBytes;
 #pragma unroll
         for (int u = 0; u < kUnits; ++u)
         {
             clearMask(u);
-#pragma unroll
-            for (int i = 0; i <= kMaskWords; ++i)
+            int const at = u * kMaskStep;
+            if (isAllowed(u) && at >= low && at <= high)
             {
-                int const at = u * kMaskStep + i * kWordBytes;
-                if (isAllowed(u) && at >= low && at <= high)
-                {
-                    maskWord(u, i) = loadShareable<uint32_t>(from + at);
-                }
+                loadAlignedRun<Mask::kBytes>(from + at, mMasks[u].words);
+            }
+            if (isAllowed(u) && at + Mask::kBytes >= low && at + Mask::kBytes <= high)
+            {
+                loadAlignedRun<Mask::kBytes>(from + at + Mask::kBytes, mMaskEnds[u].words);
             }
         }
         bool const isInside = low <= 0 && high >= kUnits * kMaskStep;
-        if (!mPlan.maskEndsInWords && !isInside)
+        if (!mPlan.maskEndsInPieces && !isInside)
         {
-            readCutWords(from, low, high);
+            readCutPieces(from, low, high);
         }
     }
 
-    //! Words that belong to the mask tensor in part.
-    ATTNGRAFT_DEVICE void readCutWords(uint8_t const* from, int low, int high)
+    //! Pieces that belong to the mask tensor in part.
+    ATTNGRAFT_DEVICE void readCutPieces(uint8_t const* from, int low, int high)
     {
 #pragma unroll
         for (int u = 0; u < kUnits; ++u)
         {
-            if (isAllowed(u) && (u * kMaskStep < low || u * kMaskStep + Mask::kBytes > high))
+            int const at = u * kMaskStep;
+            if (isAllowed(u) && (at < low || at > high))
             {
-#pragma unroll
-                for (int i = 0; i <= kMaskWords; i += kPerVector)
-                {
-                    uint4 const found = vectorWithin(from + u * kMaskStep + i * kWordBytes, mPlan.maskExtent);
-                    uint32_t const words[kPerVector] = {found.x, found.y, found.z, found.w};
-#pragma unroll
-                    for (int w = i; w <= kMaskWords && w < i + kPerVector; ++w)
-                    {
-                        maskWord(u, w) = words[w - i];
-                    }
-                }
+                takeWithin(from + at, mMasks[u]);
             }
+            if (isAllowed(u) && (at + Mask::kBytes < low || at + Mask::kBytes > high))
+            {
+                takeWithin(from + at + Mask::kBytes, mMaskEnds[u]);
+            }
+        }
+    }
+
+    ATTNGRAFT_DEVICE void takeWithin(uint8_t const* from, Mask& mask) const
+    {
+        uint4 const found = vectorWithin(from, mPlan.maskExtent);
+        uint32_t const words[kPerVector] = {found.x, found.y, found.z, found.w};
+#pragma unroll
+        for (int i = 0; i < kMaskWords; ++i)
+        {
+            mask.words[i] = words[i];
         }
     }
 
@@ -239,29 +246,42 @@ private:
         return {words[0], words[1], words[2], words[3]};
     }
 
-    //! Word `i` of the unit's mask, or the one behind the last.
-    ATTNGRAFT_DEVICE uint32_t& maskWord(int u, int i)
-    {
-        return i < kMaskWords ? mMasks[u].words[i] : mMaskEnds[u];
-    }
-
     //! No bias, so that -inf stays -inf.
     ATTNGRAFT_DEVICE void clearMask(int u)
-    {
-        for (uint32_t& word : mMasks[u].words)
-        {
-            word = 0;
-        }
-        mMaskEnds[Work::kIsWhole ? 0 : u] = 0;
-    }
-
-    //! What readMaskWords() read becomes the mask of the units.
-    ATTNGRAFT_DEVICE void moveMask(int u)
     {
 #pragma unroll
         for (int i = 0; i < kMaskWords; ++i)
         {
-            mMasks[u].words[i] = bitsFrom(maskWord(u, i), maskWord(u, i + 1), static_cast<uint32_t>(8 * mMaskPast));
+            mMasks[u].words[i] = 0;
+            mMaskEnds[Work::kIsWhole ? 0 : u].words[i] = 0;
+        }
+    }
+
+    //! What readMaskPieces() read becomes the mask of the unit.
+    ATTNGRAFT_DEVICE void moveMask(int u)
+    {
+        uint32_t words[2 * kMaskWords];
+#pragma unroll
+        for (int i = 0; i < kMaskWords; ++i)
+        {
+            words[i] = mMasks[u].words[i];
+            words[kMaskWords + i] = mMaskEnds[u].words[i];
+        }
+#pragma unroll
+        for (int step = kMaskWords / 2; step > 0; step /= 2)
+        {
+            bool const isFurther = (mMaskPast / kWordBytes & step) != 0;
+#pragma unroll
+            for (int i = 0; i < kMaskWords + step; ++i)
+            {
+                words[i] = isFurther ? words[i + step] : words[i];
+            }
+        }
+        auto const shift = static_cast<uint32_t>(mMaskPast % kWordBytes * 8);
+#pragma unroll
+        for (int i = 0; i < kMaskWords; ++i)
+        {
+            mMasks[u].words[i] = bitsFrom(words[i], words[i + 1], shift);
         }
     }
 
@@ -360,9 +380,9 @@ private:
     int mAllowedEnd{0};
     Words<T, N> mWords[kUnits];
     Mask mMasks[kUnits];
-    uint32_t mMaskEnds[Work::kIsWhole ? 1 : kUnits]; //!< the words behind those of masks
-    int mMaskPast{0};                                //!< bytes of masks' words before the unit
-    float mValues[kUnits][N];                        //!< s, and then its exponential
+    Mask mMaskEnds[Work::kIsWhole ? 1 : kUnits]; //!< the pieces behind those of masks
+    int mMaskPast{0};                            //!< bytes of masks' pieces before the unit
+    float mValues[kUnits][N];                    //!< s, and then its exponential
 };
 
 template <typename Work>

@@ -50,10 +50,10 @@ struct SoftmaxPlan
     bool scaleIsDeferred{false}; //!< s is the raw score, and the scale multiplies differences of s
     EmptyRows emptyRows{EmptyRows::kZeros};
 
-    RowMap masks{};              //!< of bias and keep, in elements
-    bool maskIsWhole{false};     //!< the mask's units are aligned to their size, as rows are that are whole
-    bool maskEndsInWords{false}; //!< and begins: no word of 4 bytes belongs to it in part
-    Extent maskExtent{};         //!< of bias or keep, where only one is read
+    RowMap masks{};               //!< of bias and keep, in elements
+    bool maskIsWhole{false};      //!< the mask's units are aligned to their size, as rows are that are whole
+    bool maskEndsInPieces{false}; //!< and begins: no piece of as many elements as a vector has belongs to it in part
+    Extent maskExtent{};          //!< of bias or keep, where only one is read
     void const* bias{nullptr};
     int64_t biasKeyStride{0};
     bool biasIsFloat32{false};

@@ -122,8 +122,8 @@ void planMasks(MaskedSoftmaxParams const& params, SoftmaxPlan& plan)
         BroadcastTensor const& mask = isKeep ? params.keep : params.bias;
         int64_t const bytes = isKeep ? 1 : size;
         plan.maskExtent = extentOf(mask.data, params.dims, mask.strides, bytes);
-        constexpr size_t kWord = 4;
-        plan.maskEndsInWords = isAligned(plan.maskExtent.low, kWord) && isAligned(plan.maskExtent.high, kWord);
+        auto const piece = static_cast<size_t>(perVector * bytes);
+        plan.maskEndsInPieces = isAligned(plan.maskExtent.low, piece) && isAligned(plan.maskExtent.high, piece);
         plan.maskIsWhole = plan.isWhole && isVectorwise(mask.data, params.dims, mask.strides, perVector, bytes);
     }
 }

@@ -169,9 +169,9 @@ bool makeSoftmaxPlan(MaskedSoftmaxParams const& params, SoftmaxDevice const& dev
     planTensors(params, plan);
     planMasks(params, plan);
     size_t const size = elementSize(params.type);
-    plan.policy = choosePolicy(
-        {plan.rows, plan.keys, size, plan.isWhole, plan.tensors, isEven(plan, size), plan.interval.excludesKeys()},
-        device);
+    SoftmaxWork const work{plan.rows, plan.keys, size, plan.isWhole, plan.tensors, isEven(plan, size),
+        plan.interval.excludesKeys(), plan.maskIsWhole || plan.tensors == MaskTensors::kNone};
+    plan.policy = choosePolicy(work, device);
     plan.blocks = Divisor(plan.policy.blocks);
     int64_t const units =
         plan.policy.strategy == Strategy::kElements ? plan.keys : vectorsOfRow(plan.keys, size, plan.isWhole);

@@ -104,11 +104,12 @@ TEST(SoftmaxPolicy, LongRowsAreSharedByClustersWhereThereAre)
 
 TEST(SoftmaxPolicy, FewRowsAreSharedByAsManyBlocksAsThereAreMultiprocessors)
 {
-    EXPECT_EQ(chooseWhole(8192, 2, kWithClusters, 32).blocks, 4);
+    EXPECT_EQ(chooseWhole(24576, 2, kWithClusters, 32).blocks, 4);
+    EXPECT_EQ(chooseWhole(16384, 2, kWithClusters, 32).blocks, 1);
     EXPECT_EQ(chooseWhole(8192, 2, kWithClusters, 132).blocks, 1);
     EXPECT_EQ(chooseWhole(2048, 2, kWithClusters, 1).blocks, 1);
     EXPECT_EQ(chooseWhole(32768, 2, kWithClusters, 4).blocks, 8);
-    EXPECT_EQ(chooseWhole(8192, 2, kWithoutClusters, 1).blocks, 1);
+    EXPECT_EQ(chooseWhole(24576, 2, kWithoutClusters, 1).blocks, 1);
 }
 
 TEST(SoftmaxPolicy, RowsLongerThanTheRegistersAreReadTwice)
@@ -204,7 +205,7 @@ TEST(SoftmaxPolicy, EvenRowsFindARungUpToTheLengthThatTheyAreLongFrom)
     }
     EXPECT_EQ(choosePolicy({kManyRows, 64, 2, true, MaskTensors::kNone, true}, kHopper).strategy, Strategy::kVectors);
     EXPECT_EQ(choosePolicy({kManyRows, 512, 2, true, MaskTensors::kAny, true}, kHopper).strategy, Strategy::kVectors);
-    EXPECT_GT(choosePolicy({32, 8192, 2, true, MaskTensors::kNone, true}, kHopper).blocks, 1);
+    EXPECT_GT(choosePolicy({32, 32768, 2, true, MaskTensors::kNone, true}, kHopper).blocks, 1);
 }
 
 TEST(SoftmaxPolicy, SupportsTheContractsTypes)

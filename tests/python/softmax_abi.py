@@ -17,7 +17,7 @@ import numpy as np
 from emulated_device import MESSAGE_BYTES, Device, library_path
 from mask_abi import MAX_RANK, TYPE_CODES, MaskParams, Operand, aligned_strides
 
-from attngraft.contract import MaskedSoftmax
+from attngraft.contract import MaskedSoftmax, Role
 
 POISON = 0xFF  # NaN in every floating type
 GUARD_BYTES = 256  # before and after an output, to see a write outside of it; keeps the alignment of allocations
@@ -226,13 +226,16 @@ def emulated_softmax(
     in_place: bool = False,
     source: Layout = Layout(),  # noqa: B008 - frozen
     target: Layout = Layout(),  # noqa: B008 - frozen
+    mask: Layout = Layout(),  # noqa: B008 - frozen
 ) -> Emulated:
-    """Runs the kernel on copies. The output is poisoned beforehand; reads and writes outside the tensors are errors."""
+    """Runs the kernel on copies, bias and keep laid out as `mask` says. The output is poisoned beforehand; reads and
+    writes outside the tensors are errors."""
     placed = Placed(scores.shape, scores.dtype, source)
     placed.array[...] = scores
     made = placed if in_place else Placed(scores.shape, scores.dtype, target)
     made.remember()
-    arrays = {role: Placed(array.shape, array.dtype, Layout()) for role, array in operands.items()}
+    layouts = {Role.BIAS: mask, Role.KEEP: mask}
+    arrays = {role: Placed(array.shape, array.dtype, layouts.get(role, Layout())) for role, array in operands.items()}
     for role, array in operands.items():
         arrays[role].array[...] = array
     addresses = {role: (arrays[role].range.low, array.shape, array.dtype) for role, array in operands.items()}

@@ -57,6 +57,16 @@ def test_every_place_of_the_first_element(dtype: str, keys: int, tensors: int) -
         hold(case, source=source, target=Layout(offset + offset * per_vector), seed=offset)
 
 
+@pytest.mark.parametrize("tensors", [KEEP, BIAS])
+@pytest.mark.parametrize(("dtype", "keys"), [("float16", 197), ("float16", 200), ("bfloat16", 99), ("float32", 131)])
+def test_masks_that_begin_anywhere(dtype: str, keys: int, tensors: int) -> None:
+    """Nothing before or behind them is read, wherever in a vector scores begin."""
+    for offset in range(PER_VECTOR[dtype]):
+        source = Layout(offset // 2)
+        case = masked_case((1, 9, keys), dtype, tensors)
+        hold(case, source=source, target=source, mask=Layout(offset), seed=offset)
+
+
 def test_masks_of_one_row_or_of_each() -> None:
     """Of a batch, of a head, of one query, of all rows; aligned as rows are, or not."""
     rng = np.random.default_rng(7)
@@ -155,7 +165,7 @@ def test_what_is_not_even() -> None:
         masked_case((2, 3, 16392), "float16", NONE),
     ):
         assert policy_of(other, MANY_ROWS)[0] == VECTORS
-    assert policy_of(masked_case((1, 1, 16384), "float16", NONE), FEW_ROWS)[0] == VECTORS
+    assert policy_of(masked_case((1, 1, 16392), "float16", NONE), FEW_ROWS)[0] == VECTORS
     gap = emulated_softmax(normal((2, 5, 200)), MaskedSoftmax(scale=1.0), {}, source=Layout(gap=8))
     np.testing.assert_array_equal(
         gap.probabilities, emulated_softmax(normal((2, 5, 200)), MaskedSoftmax(scale=1.0), {}).probabilities

@@ -24,6 +24,13 @@ ATTNGRAFT_DEVICE void publishCountingBarriers()
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
 
+//! Makes what this thread wrote to shared memory, finished copies included, visible to products that read it by
+//! themselves.
+ATTNGRAFT_DEVICE void publishToAsyncProxy()
+{
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
 //! Arrives, and announces bytes that copies will bring before the phase ends.
 ATTNGRAFT_DEVICE void arriveExpecting(SharedAddress barrier, int bytes)
 {

@@ -2,6 +2,7 @@
 // which runs the kernels that are named to it. Out: what it returned.
 #pragma once
 
+#include "rung_dispatch.h"
 #include "softmax_backward_plan.h"
 
 #include <iterator>
@@ -10,19 +11,13 @@ namespace attngraft
 {
 
 //! The rung that the policy chose from `rungs`, one of the two tables.
-template <typename T, SoftmaxBackwardRows kKind, bool isClustered, auto const& rungs, int index = 0, typename Launch>
+template <typename T, SoftmaxBackwardRows kKind, bool isClustered, auto const& rungs, typename Launch>
 cudaError_t dispatchSoftmaxBackwardRung(SoftmaxBackwardPlan const& plan, Launch const& launch)
 {
-    if constexpr (index < static_cast<int>(std::size(rungs)))
-    {
-        if (plan.policy.rung != index)
-        {
-            return dispatchSoftmaxBackwardRung<T, kKind, isClustered, rungs, index + 1>(plan, launch);
-        }
-        constexpr SoftmaxBackwardRung kRung = rungs[index];
+    return withRung<static_cast<int>(std::size(rungs))>(plan.policy.rung, [&](auto index) {
+        constexpr SoftmaxBackwardRung kRung = rungs[decltype(index)::value];
         return launch.template inRegisters<T, kRung.threads, kRung.units, kKind, isClustered>(plan);
-    }
-    return cudaErrorInvalidValue;
+    });
 }
 
 template <typename T, SoftmaxBackwardRows kKind, typename Launch>

@@ -1,6 +1,7 @@
 // From a plan to the template arguments of the kernel that serves it, for whoever runs it: a launch, or a test.
 #pragma once
 
+#include "rung_dispatch.h"
 #include "softmax_even.cuh"
 #include "softmax_long.cuh"
 #include "softmax_passes.cuh"
@@ -10,7 +11,6 @@
 #include <cuda_runtime_api.h>
 
 #include <limits>
-#include <type_traits>
 
 namespace attngraft
 {
@@ -26,17 +26,6 @@ unsigned softmaxBlocks(SoftmaxPlan const& plan)
     constexpr int kRowsPerBlock = Work::kGroups * Work::kRows;
     int64_t const tiles = (plan.rows + kRowsPerBlock - 1) / kRowsPerBlock;
     return tiles > kMaxBlocks / plan.policy.blocks ? 0U : static_cast<unsigned>(tiles * plan.policy.blocks);
-}
-
-//! use(index) with the rung as a constant of the type std::integral_constant, among the first `count` of a table.
-template <int count, int index = 0, typename Use>
-cudaError_t withRung(int rung, Use const& use)
-{
-    if constexpr (index < count)
-    {
-        return rung == index ? use(std::integral_constant<int, index>{}) : withRung<count, index + 1>(rung, use);
-    }
-    return cudaErrorInvalidValue;
 }
 
 //! Shared memory of a block: two rounds of exchange.

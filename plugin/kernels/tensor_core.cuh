@@ -97,13 +97,6 @@ ATTNGRAFT_DEVICE void waitForCopies()
     asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
-//! Makes what this thread wrote to shared memory, finished copies included, visible to products that read it by
-//! themselves. Compute capability 9.0.
-ATTNGRAFT_DEVICE void publishToAsyncProxy()
-{
-    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-}
-
 //! Four 8x8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8, and receives of each
 //! matrix the elements 2 * (l % 4) and the next of row l / 4.
 ATTNGRAFT_DEVICE void loadMatrices(uint32_t (&to)[4], SharedAddress from)

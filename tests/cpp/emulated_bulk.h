@@ -20,6 +20,11 @@ inline void publishCountingBarriers()
     emulation::block().copyEngine.publishBarriers();
 }
 
+inline void publishToAsyncProxy()
+{
+    emulation::block().shared.publish(emulation::block().threadNumber());
+}
+
 inline void arriveExpecting(SharedAddress barrier, int bytes)
 {
     emulation::block().copyEngine.barrier(barrier).arrive(bytes);

@@ -57,11 +57,6 @@ inline void commitCopies()
     thread.uncommitted.clear();
 }
 
-inline void publishToAsyncProxy()
-{
-    emulation::block().shared.publish(emulation::block().threadNumber());
-}
-
 template <int pending>
 void waitForCopies()
 {

@@ -68,7 +68,7 @@ cpp-test: $(STAMPS)/test
 python-test: $(STAMPS)/test cpp-test
 	@echo "== Python tests: the kernels on an emulated device, then the others"
 	@$(VENV)/bin/python -m pytest --numprocesses 2 $(KERNEL_TESTS) $(PYTEST_OPTIONS) $(NONE_CHOSEN)
-	@$(VENV)/bin/python -m pytest tests/python $(KERNEL_TESTS:%=--ignore=%) $(PYTEST_OPTIONS) $(NONE_CHOSEN)
+	@$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile tests/python $(KERNEL_TESTS:%=--ignore=%) $(PYTEST_OPTIONS) $(NONE_CHOSEN)
 
 gpu-test: $(GPU_READY)  ## The tests on a GPU with TensorRT; fails where either is missing
 	@$(GPU_RUN) -m pytest tests/gpu $(PYTEST_OPTIONS)

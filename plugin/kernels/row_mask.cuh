@@ -284,4 +284,39 @@ private:
     }
 };
 
+//! The largest s of many units, each masked before. Where the kind of mask leaves scores raw they stay packed, else s
+//! is in `values`.
+template <typename T, int N, MaskTensors kTensors>
+class LargestMasked
+{
+public:
+    //! `key`, `begin`, `end`: as applyToRaw and applyInFloat have them.
+    template <typename Row>
+    ATTNGRAFT_DEVICE void add(SoftmaxPlan const& plan, MaskUnit<T, N, kTensors> const& mask, Row const& row,
+        int64_t key, int begin, int end, Words<T, N>& words, float (&values)[N])
+    {
+        if constexpr (kIsRaw)
+        {
+            mask.applyToRaw(row.ignoresKeep, begin, end, words);
+            mRaw.add(words);
+        }
+        else
+        {
+            unpack(words, values);
+            mask.applyInFloat(plan, row, key, begin, end, values);
+            mValue = largest(values, mValue);
+        }
+    }
+
+    ATTNGRAFT_DEVICE float value() const
+    {
+        return kIsRaw ? mRaw.value() : mValue;
+    }
+
+private:
+    static constexpr bool kIsRaw = isRaw(kTensors);
+    Largest<T, N> mRaw;
+    float mValue{-INFINITY};
+};
+
 } // namespace attngraft

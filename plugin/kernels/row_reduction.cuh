@@ -131,6 +131,18 @@ ATTNGRAFT_DEVICE RowState stateOf(uint2 const& bits)
     return state;
 }
 
+//! The state of `count` parts of a row together, for each lane of a warp; `load(i)`: the bits of part i.
+template <typename Load>
+ATTNGRAFT_DEVICE RowState joinStates(int count, int lane, float factor, Load load)
+{
+    RowState mine;
+    for (int i = lane; i < count; i += kWarpThreads)
+    {
+        mine.add(stateOf(load(i)), factor);
+    }
+    return joinLanes<kWarpThreads>(mine, factor);
+}
+
 //! Joins what the warps of a row found, in a block or in a cluster of blocks.
 template <int threads, int groups, bool isCluster>
 struct RowExchange
@@ -198,14 +210,11 @@ private:
     {
         arriveAtCluster();
         waitForCluster();
-        RowState mine;
-        for (int i = lane; i < blocks * kWarps; i += kWarpThreads)
-        {
-            auto const place = static_cast<SharedAddress>(i % kWarps * kStateBytes);
-            mine.add(stateOf(loadFromBlock(states + place, i / kWarps)), factor);
-        }
+        RowState const whole = joinStates(blocks * kWarps, lane, factor, [states](int i) {
+            return loadFromBlock(states + static_cast<SharedAddress>(i % kWarps * kStateBytes), i / kWarps);
+        });
         arriveAtCluster();
-        return joinLanes<kWarpThreads>(mine, factor);
+        return whole;
     }
 };
 

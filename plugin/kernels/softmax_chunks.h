@@ -40,7 +40,7 @@ constexpr int kMostChunks = 14;
 constexpr int kChunksBegin = kChunkBarriers + kMostChunks * kBarrierBytes;
 static_assert(kChunksBegin % kLineBytes == 0);
 
-ATTNGRAFT_HOST_DEVICE constexpr int64_t dividedUp(int64_t value, int64_t by)
+constexpr int64_t dividedUp(int64_t value, int64_t by)
 {
     return (value + by - 1) / by;
 }

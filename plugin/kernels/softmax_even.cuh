@@ -84,6 +84,7 @@ private:
     struct Anywhere
     {
         using Position = int;
+        static constexpr bool ignoresKeep = false;
     };
 
     //! Of a row beyond the last there are no elements.
@@ -288,8 +289,7 @@ private:
     //! Returns the largest s.
     ATTNGRAFT_DEVICE float applyMasks()
     {
-        Largest<T, N> ofRaw;
-        float maximum = -INFINITY;
+        LargestMasked<T, N, Work::kTensors> largest;
 #pragma unroll
         for (int u = 0; u < kUnits; ++u)
         {
@@ -299,19 +299,9 @@ private:
             {
                 moveMask(u);
             }
-            if constexpr (Work::kIsRaw)
-            {
-                mMasks[u].applyToRaw(false, begin, end, mWords[u]);
-                ofRaw.add(mWords[u]);
-            }
-            else
-            {
-                unpack(mWords[u], mValues[u]);
-                mMasks[u].applyInFloat(mPlan, Anywhere{}, 0, begin, end, mValues[u]);
-                maximum = largest(mValues[u], maximum);
-            }
+            largest.add(mPlan, mMasks[u], Anywhere{}, 0, begin, end, mWords[u], mValues[u]);
         }
-        return Work::kIsRaw ? ofRaw.value() : maximum;
+        return largest.value();
     }
 
     //! The sum of the exponentials, which scores become.

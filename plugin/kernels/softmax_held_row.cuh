@@ -114,8 +114,7 @@ public:
     //! Applies the masks. Returns the largest s.
     ATTNGRAFT_DEVICE float applyMasks(SoftmaxPlan const& plan)
     {
-        Largest<T, N> ofRaw;
-        float maximum = -INFINITY;
+        LargestMasked<T, N, Work::kTensors> largest;
         Cut const cut = allowedElements();
 #pragma unroll
         for (int u = 0; u < kUnits; ++u)
@@ -124,21 +123,10 @@ public:
             {
                 continue;
             }
-            int const begin = cut.begin - u * kStep;
-            int const end = cut.end - u * kStep;
-            if constexpr (Work::kIsRaw)
-            {
-                masks.units[u].applyToRaw(mMask.ignoresKeep, begin, end, mWords[u]);
-                ofRaw.add(mWords[u]);
-            }
-            else
-            {
-                unpack(mWords[u], mValues[u]);
-                masks.units[u].applyInFloat(plan, mMask, firstKey() + u * kStep, begin, end, mValues[u]);
-                maximum = largest(mValues[u], maximum);
-            }
+            largest.add(plan, masks.units[u], mMask, firstKey() + u * kStep, cut.begin - u * kStep, cut.end - u * kStep,
+                mWords[u], mValues[Work::kRecomputes ? 0 : u]);
         }
-        return Work::kIsRaw ? ofRaw.value() : maximum;
+        return largest.value();
     }
 
     //! The sum of the exponentials, which are kept where they are not made again.

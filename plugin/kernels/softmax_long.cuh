@@ -24,7 +24,7 @@ public:
     {
         int64_t const r = mPlan.blocks.quotient(blockIdx.x);
         mRow.find(mPlan, mShare, r, false);
-        Exchange const exchange = exchangeOf<Work>(mPlan);
+        Exchange const exchange{mShare.blocks, mShare.block};
         if (threadIdx.x == 0)
         {
             exchange.makeBarriers();

@@ -5,7 +5,6 @@
 
 #include "bulk_instructions.cuh"
 #include "row_reduction.cuh"
-#include "softmax_plan.h"
 
 namespace attngraft
 {
@@ -58,13 +57,8 @@ struct LongExchange
             sendToBlock(states(number) + static_cast<SharedAddress>(place), bitsOf(ofWarp), barrier(number), lane);
         }
         waitForPhase(barrier(number), 0);
-        RowState mine;
-        for (int i = lane; i < blocks * kWarps; i += kWarpThreads)
-        {
-            auto const from = static_cast<SharedAddress>(i * kStateBytes);
-            mine.add(stateOf(loadSharedPair(states(number) + from)), factor);
-        }
-        return joinLanes<kWarpThreads>(mine, factor);
+        return joinStates(blocks * kWarps, lane, factor,
+            [number](int i) { return loadSharedPair(states(number) + static_cast<SharedAddress>(i * kStateBytes)); });
     }
 
 private:
@@ -78,11 +72,5 @@ private:
         return dynamicSharedMemory() + static_cast<SharedAddress>(number * kExchangeBytes);
     }
 };
-
-template <typename Work>
-ATTNGRAFT_DEVICE LongExchange<Work::kThreads, Work::kIsCluster> exchangeOf(SoftmaxPlan const& plan)
-{
-    return {plan.policy.blocks, Work::kIsCluster ? blockInCluster() : 0};
-}
 
 } // namespace attngraft

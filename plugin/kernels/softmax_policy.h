@@ -150,7 +150,8 @@ constexpr int findVectorRung(MaskTensors tensors, int64_t units, bool isShared =
     return -1;
 }
 
-constexpr int findEvenRung(EvenRung const* rungs, int count, MaskTensors tensors, int64_t units)
+template <int count>
+constexpr int findEvenRung(EvenRung const (&rungs)[count], MaskTensors tensors, int64_t units)
 {
     for (int i = 0; i < count; ++i)
     {
@@ -221,9 +222,9 @@ constexpr Policy chooseEven(SoftmaxWork const& work, int64_t vectors)
 {
     if (work.isWhole && work.maskIsWhole)
     {
-        return {Strategy::kEven, findEvenRung(kEvenRungs, kEvenRungCount, work.tensors, vectors), 1};
+        return {Strategy::kEven, findEvenRung(kEvenRungs, work.tensors, vectors), 1};
     }
-    return {Strategy::kUneven, findEvenRung(kUnevenRungs, kUnevenRungCount, work.tensors, vectors), 1};
+    return {Strategy::kUneven, findEvenRung(kUnevenRungs, work.tensors, vectors), 1};
 }
 
 constexpr Policy choosePolicy(SoftmaxWork const& work, SoftmaxDevice const& device)

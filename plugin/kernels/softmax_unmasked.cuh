@@ -27,7 +27,8 @@ ATTNGRAFT_DEVICE_CALL void writeUnmasked(SoftmaxPlan const& plan, int64_t r)
         state.raise(fmaxf(units.applyMasks(plan), state.maximum), factor);
         state.sum += units.exponentiate(Exponent(finiteMaximum(state.maximum), factor));
     }
-    RowState const whole = exchangeOf<Work>(plan)(joinLanes<kWarpThreads>(state, factor), factor, 1);
+    LongExchange<Work::kThreads, Work::kIsCluster> const exchange{share.blocks, share.block};
+    RowState const whole = exchange(joinLanes<kWarpThreads>(state, factor), factor, 1);
     Exponent const exponent(finiteMaximum(whole.maximum), factor);
     Normalisation const normalisation(plan, whole, whole, factor);
 #pragma unroll 1

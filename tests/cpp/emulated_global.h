@@ -48,15 +48,6 @@ struct GlobalMemory
         bytesStored += static_cast<int64_t>(bytes);
     }
 
-    //! By the copy engine.
-    void writeInBulk(void const* to, size_t bytes)
-    {
-        for (size_t at = 0; at < bytes; at += kBulkBytes)
-        {
-            write(static_cast<uint8_t const*>(to) + at, kBulkBytes);
-        }
-    }
-
 private:
     static constexpr size_t kBulkBytes = 16;
 

@@ -11,8 +11,6 @@
 
 #include "emulated_grid.h"
 
-#include <algorithm>
-
 namespace
 {
 

@@ -19,6 +19,7 @@ INPUT_TYPES = {
     "condition": "bool[B,1,1,T]",
     "padded": "bool[B,1,1,T]",
     "attention_mask": "int64[B,1,1,T]",
+    "token_mask": "int64[B,T]",
 }
 """Extra inputs that a chain may name. By the tests' convention `padding` in a name means true where masked."""
 

@@ -10,13 +10,17 @@ import onnx
 import onnxruntime
 import pytest
 from chain_models import LOWEST, MINUS_INFINITY, attention
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from attngraft.lower import lower_model
 from attngraft.match import match_model
 
 GUARD = "r = Softmax<axis = -1>(m) nan = IsNaN(r) p = Where(nan, zero, r)"
+SPREAD = """told = Cast<to = 9>(token_mask) upright = Unsqueeze(told, middle) full = Shape(t)
+    spread = Expand(upright, full)"""
+"""As exporters write a mask [B, T] of keys."""
+
 BATCH, LENGTH = 4, 6
 
 TOLERANCE = {"float": 2e-6, "float16": 2e-3}
@@ -32,6 +36,11 @@ MASKS = {
         a = Add(t, f) m = Add(a, g) {GUARD}""",
     "two conditions": f"""t = MatMul(q, kt) a = Where(condition, t, infinite) m = Where(lower, a, infinite) {GUARD}""",
     "causal and padding": f"""t = MatMul(q, kt) b = And(condition, lower) m = Where(b, t, infinite) {GUARD}""",
+    "mask of keys": f"t = MatMul(q, kt) {SPREAD} m = Where(spread, t, infinite) {GUARD}",
+    "causal and mask of keys": f"""t = MatMul(q, kt) {SPREAD}
+        last = Gather(full, three) keys = Range(none, last, single) height = Gather(full, two)
+        rows = Range(none, height, single) column = Unsqueeze(rows, upright_axis) before = LessOrEqual(keys, column)
+        b = And(spread, before) f = Where(b, zero, infinite) m = Add(t, f) {GUARD}""",
     "position bias": f"t = MatMul(q, kt) a = Add(t, full_added) m = Where(condition, a, infinite) {GUARD}",
     "finite fill behind": f"t = MatMul(q, kt) a = Where(condition, t, infinite) m = Where(lower, a, lowest) {GUARD}",
     "softmax in fp32": """t = MatMul(q, kt) w = Cast<to = 1>(t) m = Where(condition, w, infinite32)
@@ -40,7 +49,7 @@ MASKS = {
 FINITE = ("finite fill behind", "added lowest twice")
 """Whose fills are numbers, in float32 at least, in which ONNX Runtime adds float16 too."""
 
-INPUTS = ("condition", "padded", "attention_mask", "added", "full_added")
+INPUTS = ("condition", "padded", "attention_mask", "added", "full_added", "token_mask")
 
 
 def guarded(name: str, dtype: str, opset: int = 17) -> ModelProto:
@@ -53,6 +62,12 @@ def guarded(name: str, dtype: str, opset: int = 17) -> ModelProto:
         "zero32": np.float32(0),
         "infinite32": np.float32(MINUS_INFINITY),
         "lower": np.tril(np.ones((LENGTH, LENGTH), bool)),
+        "middle": np.array([1, 2]),
+        "upright_axis": np.array([1]),
+        "none": np.array(0),
+        "single": np.array(1),
+        "two": np.array(2),
+        "three": np.array(3),
     }
     words = chain.replace("(", " ").replace(")", " ").replace(",", " ").split()
     used = {key: value for key, value in constants.items() if key in words}
@@ -78,6 +93,7 @@ def feeds(model: ModelProto, dtype: str) -> dict[str, np.ndarray]:
         "condition": keep,
         "padded": ~keep,
         "attention_mask": keep.astype(np.int64),
+        "token_mask": keep[:, 0, 0].astype(np.int64),
         "full_added": (added if has_condition(model) else np.where(keep, added, -np.inf)).astype(kind),
     }
     return {value.name: values[value.name] for value in model.graph.input}
@@ -123,11 +139,27 @@ def test_results_are_equal_in_every_row(name: str, dtype: str, opset: int) -> No
     assert (actual[empty] == 0).all()
 
 
-def test_the_rows_of_causality_over_left_padding_are_among_the_empty_ones() -> None:
-    model = guarded("causal and padding", "float")
+@pytest.mark.parametrize("name", ["causal and padding", "causal and mask of keys"])
+def test_the_rows_of_causality_over_left_padding_are_among_the_empty_ones(name: str) -> None:
+    model = guarded(name, "float")
     actual = run(native(model), feeds(model, "float"))
     empty = (actual == 0).all(axis=-1)[:, 0]
     assert empty.sum(axis=1).tolist() == [3, 0, 1, LENGTH]
+
+
+def test_what_masks_keys_is_searched_without_the_queries() -> None:
+    """A mask [B, T] that the model spreads to [B, 1, S, T], causality in it or not: its first key is enough."""
+    for name, search in (("mask of keys", "ReduceMax"), ("causal and mask of keys", "ReduceMin")):
+        lowered = native(guarded(name, "float"))
+        assert "Expand" not in operators(lowered)
+        (reduced,) = (node for node in lowered.graph.node if node.op_type in ("ReduceMax", "ReduceMin"))
+        assert reduced.op_type == search
+        probe = onnx.helper.make_tensor_value_info(reduced.output[0], TensorProto.UNDEFINED, None)
+        lowered.graph.output.append(probe)
+        inputs = feeds(lowered, "float")
+        names = [output.name for output in lowered.graph.output]
+        found = ReferenceEvaluator(lowered).run(names, inputs)[1]
+        assert found.shape == (BATCH, 1, 1, 1)
 
 
 def test_a_bias_as_low_as_a_fill_counts_beside_keys_that_are_masked() -> None:

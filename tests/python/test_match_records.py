@@ -93,7 +93,8 @@ CONSTANTS = {
 def spread(mask: str, padding: str = "int64[B,T] padding") -> ModelProto:
     """Attention with a mask of keys [B, T] that the model spreads over the queries."""
     model = attention(
-        SPREAD.format(mask=mask), constants={"middle": np.array([1, 2]), "zero": 0.0, "infinite": -np.inf}
+        SPREAD.format(mask=mask),
+        constants={"middle": np.array([1, 2]), "zero": 0.0, "infinite": -np.inf, "one": np.array(1)},
     )
     text = onnx.parser.parse_graph(f"g ({padding}) => (float x) {{ x = Identity(x0) }}")
     model.graph.input.extend(text.input)
@@ -111,20 +112,26 @@ def test_a_mask_that_is_spread_from_one_of_keys(mask: str) -> None:
     assert (key_mask.tensors, key_mask.unsqueeze, key_mask.invert) == (("padding",), (1, 2), False)
 
 
+def test_a_mask_that_is_spread_from_one_of_keys_with_causality() -> None:
+    site = only_site(spread("tri = Trilu<upper = 0>(spread) " + FILLED.replace("spread,", "tri,")))
+    assert (site.config.causal, site.config.operands) == ("top_left", ("keep",))
+    assert (site.key_mask.tensors, site.key_mask.unsqueeze) == (("padding",), (1, 2))
+
+
 @pytest.mark.parametrize(
     "model",
     [
         spread(FILLED, "int64[N,T] padding"),
         spread(FILLED.replace("infinite", "zero")),
         spread(f"b = Add(s, places) {FILLED.replace('s,', 'b,')}"),
-        spread("tri = Trilu<upper = 0>(spread) " + FILLED.replace("spread,", "tri,")),
+        spread("tri = Trilu<upper = 0>(spread, one) " + FILLED.replace("spread,", "tri,")),
         attention(
             "s = MatMul(q, kt) m = Where(condition, s, f) p = Softmax<axis = -1>(m)",
             inputs=("condition",),
             constants={"f": -np.inf},
         ),
     ],
-    ids=["another batch size", "a number that masks nothing", "a bias beside it", "causal too", "not spread"],
+    ids=["another batch size", "a number that masks nothing", "a bias beside it", "another corner", "not spread"],
 )
 def test_no_mask_of_keys_alone(model: ModelProto) -> None:
     assert only_site(model).key_mask is None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 from onnx import TensorProto
 
 from attngraft.contract import CausalMode
@@ -20,7 +21,9 @@ from attngraft.lower.mask_forms import (
     as_condition,
     every_row_has_a_key,
     in_type,
+    key_numbers,
     lower_triangle,
+    row_numbers,
     shaped,
     squeezed,
     stays_added,
@@ -31,7 +34,10 @@ from attngraft.match.records import MaskPart, Site
 __all__ = ["RowsWithKeys", "may_have_empty_rows"]
 
 AXES_ARE_INPUT = 18
-"""From this opset on ReduceMax takes its axes as an input."""
+"""From this opset on ReduceMax and ReduceMin take their axes as an input."""
+
+BEHIND_EVERY_ROW = int(np.iinfo(np.int32).max)
+"""The first key of a sequence that has none. TensorRT 10.6 computes indices in 32 bits where it can."""
 
 HEADS_AXIS = 1
 """Of [B, heads, Sq, Sk]."""
@@ -54,16 +60,28 @@ class RowsWithKeys:
         self._types = types
         self._made: dict[tuple[str, int, tuple[MaskPart, ...]], str] = {}
         self._without_heads: dict[str, str] = {}
+        self._first_keys: dict[tuple[str, MaskPart], str] = {}
 
     def condition(self, emit: Emitter, scores: str, site: Site, dtype: int) -> str:
         """bool [..., Sq or 1, 1], broadcasting to the context. `scores`, of ONNX element type `dtype`, are as they were
         before the masks."""
+        if site.key_mask is not None and site.whole.causal == CausalMode.TOP_LEFT:
+            return self._after_first_key(emit, scores, site)
         if site.whole.causal != CausalMode.NONE:  # a triangle of this site's own lengths
             return _any_key(emit, _allowed(emit, scores, site, dtype, self._types))
         key = _same_condition(site, dtype)
         if key not in self._made:
             self._made[key] = _any_key(emit, _allowed(emit, scores, site, dtype, self._types))
         return self._made[key]
+
+    def _after_first_key(self, emit: Emitter, scores: str, site: Site) -> str:
+        """bool [B, 1, Sq, 1], of a site with causality and one mask of keys: whether the sequence's first key is not
+        behind the row. Nothing of the size of the scores is computed for it."""
+        (mask,) = site.source_masks
+        first = self._first_keys.get((site.graph, mask))
+        if first is None:
+            first = self._first_keys[site.graph, mask] = _first_key(emit, scores, mask)
+        return emit.node("Not", emit.node("Greater", first, row_numbers(emit, scores)))
 
     def without_heads(self, emit: Emitter, condition: str) -> str:
         """A condition [B or 1, 1, Sq or 1, 1] for rows [B, Sq, N]."""
@@ -80,15 +98,26 @@ def _same_condition(site: Site, dtype: int) -> tuple[str, int, tuple[MaskPart, .
     return site.graph, dtype if adds else TensorProto.UNDEFINED, masks
 
 
+def _first_key(emit: Emitter, scores: str, mask: MaskPart) -> str:
+    """The number of each sequence's first allowed key, int64 [B, 1, 1, 1]; of a mask of keys [B, 1, 1, Sk]."""
+    (condition,) = mask.tensors
+    keys, never = key_numbers(emit, scores), emit.number(BEHIND_EVERY_ROW, TensorProto.INT64)
+    found = emit.node("Where", condition, *((never, keys) if mask.invert else (keys, never)))
+    return _reduced(emit, "ReduceMin", found)
+
+
 def _any_key(emit: Emitter, allowed: str) -> str:
     """Whether any place along the last axis is true. A condition may be a single number, without axes."""
     at_least_a_vector = emit.node("And", allowed, emit.truth())
     numbers = emit.cast(at_least_a_vector, TensorProto.INT32)  # no version of ReduceMax before 20 takes bool
+    return emit.cast(_reduced(emit, "ReduceMax", numbers), TensorProto.BOOL)
+
+
+def _reduced(emit: Emitter, operator: str, tensor: str) -> str:
+    """One number of each row."""
     if emit.opset < AXES_ARE_INPUT:
-        most = emit.node("ReduceMax", numbers, axes=[-1], keepdims=1)
-    else:
-        most = emit.node("ReduceMax", numbers, emit.integers([-1]), keepdims=1)
-    return emit.cast(most, TensorProto.BOOL)
+        return emit.node(operator, tensor, axes=[-1], keepdims=1)
+    return emit.node(operator, tensor, emit.integers([-1]), keepdims=1)
 
 
 def _allowed(emit: Emitter, scores: str, site: Site, dtype: int, types: TensorTypes) -> str:

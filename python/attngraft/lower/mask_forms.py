@@ -22,8 +22,10 @@ __all__ = [
     "as_condition",
     "every_row_has_a_key",
     "in_type",
+    "key_numbers",
     "lower_triangle",
     "needs_float32",
+    "row_numbers",
     "shaped",
     "squeezed",
     "stays_added",
@@ -144,9 +146,17 @@ def in_type(emit: Emitter, tensor: str, dtype: int, types: TensorTypes, fill: fl
 
 def lower_triangle(emit: Emitter, scores: str) -> str:
     """Whether key j <= query i, bool [Sq, Sk], from the scores' shape."""
-    shape = emit.node("Shape", scores)
-    rows, keys = (_indices(emit, shape, axis) for axis in (-2, -1))
-    return emit.node("Not", emit.node("Greater", keys, emit.node("Reshape", rows, emit.integers([-1, 1]))))
+    return emit.node("Not", emit.node("Greater", key_numbers(emit, scores), row_numbers(emit, scores)))
+
+
+def key_numbers(emit: Emitter, scores: str) -> str:
+    """0, 1, ... of the keys, int64 [Sk], from the scores' shape."""
+    return _numbers(emit, scores, -1)
+
+
+def row_numbers(emit: Emitter, scores: str) -> str:
+    """0, 1, ... of the queries, int64 [Sq, 1], from the scores' shape."""
+    return emit.node("Reshape", _numbers(emit, scores, -2), emit.integers([-1, 1]))
 
 
 def _fill(site: Site, dtype: int) -> float:
@@ -173,7 +183,7 @@ def _filled(emit: Emitter, condition: str, scores: str, fill: float, dtype: int,
     return emit.node("Where", condition, *((number, scores) if inverted else (scores, number)))
 
 
-def _indices(emit: Emitter, shape: str, axis: int) -> str:
+def _numbers(emit: Emitter, scores: str, axis: int) -> str:
     """0, 1, ... along a dimension."""
-    length = emit.node("Gather", shape, emit.number(axis, TensorProto.INT64), axis=0)
+    length = emit.node("Gather", emit.node("Shape", scores), emit.number(axis, TensorProto.INT64), axis=0)
     return emit.node("Range", emit.number(0, TensorProto.INT64), length, emit.number(1, TensorProto.INT64))

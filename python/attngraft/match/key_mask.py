@@ -1,8 +1,10 @@
-"""A site's one mask as what it is: a tensor [B, Sk] of the keys, where the model spreads it to [B, 1, Sq, Sk].
+"""A site's one mask as what it is: a tensor [B, Sk] of the keys, where the model spreads it to [B, 1, Sq, Sk], alone or
+together with causality.
 
 Comes in: a site's masks as the model has them, and as they were read. Goes out: the one that was read, or None where it
-is not proved to be all that masks the site, or to have the site's own batch size and number of keys. TensorRT fuses no
-mask of which it does not know whether it is to be broadcast.
+and causality from the upper left are not proved to be all that masks the site, or where it is not proved to have the
+site's own batch size and number of keys. A mask of which TensorRT does not know whether it is to be broadcast is not
+fused.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ def find_key_mask(
     if whole is None or config is None or len(given) != 1 or len(read) != 1:
         return None
     (spread,), (mask,) = given, read
-    modes = (config.causal, whole.causal, max(config.window_left, config.window_right))
-    is_all = config.operands == (Role.KEEP,) and modes == (CausalMode.NONE, CausalMode.NONE, -1)
+    is_unbounded = max(config.window_left, config.window_right) < 0 and whole.causal == CausalMode.NONE
+    is_aligned = config.causal in (CausalMode.NONE, CausalMode.TOP_LEFT)
+    is_all = config.operands == (Role.KEEP,) and is_unbounded and is_aligned
     fills = spread.form in ("where", "add-where") and spread.fill == mask.fill == -math.inf
     is_smaller = bool(mask.unsqueeze) and not mask.taken_as_zero_one
     return mask if is_all and fills and is_smaller and _has_sizes_of(view, mask.tensors[0], whole) else None

@@ -192,7 +192,8 @@ class Site:
     widened         whether casts to fp32 around the softmax are absorbed, by the softmax lowering or by `whole`.
     bypasses        scale nodes that go because their factor is in config.scale.
     guard           whether a row without an allowed key gives zeros: an IsNaN -> Where(0), nan_to_num, or a fused node.
-    key_mask        the one mask of `source_masks` as the tensor [B, Sk] that it is proved to be spread from; else None.
+    key_mask        the one mask of `source_masks` as the tensor [B, Sk] that it is proved to be spread from, together
+                    with causality from the upper left where config.causal says so; else None.
     projection      of a site with a guard, the output projection, if every row of the context is a row of it and the
                     masks are the same for all heads; else None.
     dtype, rank     the scores' type, in the contract's words, and rank; None when not known.

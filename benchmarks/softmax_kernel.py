@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from attngraft.contract import CausalMode, MaskedSoftmax, Role
 from benchmarks.results_file import Row, write_results
 from benchmarks.softmax_peers import softmax_peers
 from benchmarks.timing import graph_replay_us, streaming_bandwidth
+from benchmarks.zoo.arguments import pattern
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "gpu"))
 from kernel_abi import DTYPES, launch, make_params  # noqa: E402 - found through the line above
@@ -38,10 +40,10 @@ ROW_LENGTHS = (
 )  # fmt: skip
 """With a padding mask in fp16; odd ones beside the next whole number of vectors."""
 MASKS_ROW_LENGTHS = {
-    "plain": (128, 384, 1024, 1500, 2048, 8192, 32768, 131072),
+    "plain": (128, 197, 384, 577, 1024, 1500, 2048, 4097, 8192, 32768, 131072),
     "lengths": (128, 384, 1024, 2048, 8192, 32768),
     "additive": (384, 1024, 2048, 16384),
-    "bias": (384, 1024, 2048, 16384),
+    "bias": (384, 577, 1024, 1500, 2048, 16384),
     "keep": (384, 1024, 2048, 16384),
     "causal": (1024, 2048, 4096, 8192),
 }
@@ -55,14 +57,14 @@ TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--row-length", type=int, action="append", help="measure only these, in fp16 (repeatable)")
-    parser.add_argument("--mask", choices=("padding", *MASKS_ROW_LENGTHS), help="measure only this mask")
+    parser.add_argument("--only", type=pattern, default="", metavar="REGEX",
+                        help="only works in which it finds something, such as '197 padding float16'")  # fmt: skip
     parser.add_argument("--no-peers", action="store_true", help="only our kernel, and write nothing: for tuning")
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS",
                         help="start no further work after so long; works are then drawn in any order")  # fmt: skip
     options = parser.parse_args()
     deadline = time.monotonic() + options.time_limit
-    works = selected_works(options.row_length, options.mask)
+    works = [work for work in all_works() if re.search(options.only, full_name(*work))]
     bandwidth = streaming_bandwidth()
     print(f"streaming bandwidth {bandwidth / 1e3:.0f} GB/s", flush=True)
     order = list(range(len(works)))
@@ -80,12 +82,8 @@ def main() -> int:
     return 0
 
 
-def selected_works(row_lengths: list[int] | None, only_mask: str | None) -> list[tuple[str, tuple[int, ...], str]]:
-    """Types, shapes and masks: all of the tables above, or the row lengths and the mask asked for in fp16."""
-    if row_lengths or only_mask:
-        mask = only_mask or "padding"
-        lengths = row_lengths or MASKS_ROW_LENGTHS.get(mask, ROW_LENGTHS)
-        return [("float16", shape_of(keys, mask), mask) for keys in lengths]
+def all_works() -> list[tuple[str, tuple[int, ...], str]]:
+    """Types, shapes and masks of the tables above."""
     works = [("float16", shape_of(keys, "padding"), "padding") for keys in ROW_LENGTHS]
     works += [("float16", shape_of(keys, mask), mask) for mask, table in MASKS_ROW_LENGTHS.items() for keys in table]
     works += [
@@ -108,6 +106,10 @@ def shape_of(keys: int, mask: str) -> tuple[int, ...]:
 def work_name(shape: tuple[int, ...], mask: str) -> str:
     batch, heads, queries, keys = shape
     return f"B{batch} H{heads} {queries}x{keys} {mask}"
+
+
+def full_name(dtype: str, shape: tuple[int, ...], mask: str) -> str:
+    return f"{work_name(shape, mask)} {dtype}"
 
 
 def measure(dtype: str, shape: tuple[int, ...], mask: str, bandwidth: float, *, has_peers: bool) -> Row:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from benchmarks import nsight
-from benchmarks.softmax_kernel import TORCH_DTYPES, make_mask, our_kernel, selected_works, work_name
+from benchmarks.softmax_kernel import TORCH_DTYPES, all_works, make_mask, our_kernel, work_name
 
 PROFILED = (
     "B8 H32 2048x2048 padding float16",
@@ -26,7 +26,7 @@ def _prepare(dtype: str, shape: tuple[int, ...], mask: str) -> Callable[[], obje
 
 def main(argv: list[str] | None = None) -> int:
     works = {f"{work_name(shape, mask)} {dtype}": partial(_prepare, dtype, shape, mask)
-             for dtype, shape, mask in selected_works(None, None)}  # fmt: skip
+             for dtype, shape, mask in all_works()}  # fmt: skip
     return nsight.main("benchmarks.softmax_profile", "softmax-profile", "softmax", works, PROFILED, argv)
 
 

@@ -103,7 +103,7 @@ profile: $(BENCH_READY)  ## What the kernels wait for, by Nsight Compute: benchm
 bench-zoo: $(STAMPS)/benchmarks  ## The rewriter over the whole zoo of exports, no GPU: hours, resumable
 	@$(VENV)/bin/python -m benchmarks.zoo
 	@$(VENV)/bin/python -m benchmarks.rewriter_zoo
-	@$(VENV)/bin/python -m benchmarks.zoo --size fusable
+	@$(VENV)/bin/python -m benchmarks.zoo --size fusable --filter 'fp16$$' --sample 100
 	@$(VENV)/bin/python -m benchmarks.rewriter_zoo --exports .zoo/fusable --results rewriter-zoo-fusable
 	@$(VENV)/bin/python -m benchmarks.rewriter_speed
 	@$(VENV)/bin/python -m benchmarks.make_tables

@@ -80,6 +80,10 @@ private:
 
     static constexpr int kBeforeAll = -(1 << 30); //!< of elements
 
+    //! Units without an allowed key are passed over where their arithmetic is more than what asking costs (on an H200
+    //! odd rows with a bias take a tenth less time, raw scores a twentieth more).
+    static constexpr bool kPassesOver = Work::kHasInterval && !Work::kIsRaw;
+
     //! Where the mask of a unit lies, for whoever asks; kinds of masks that are read do not.
     struct Anywhere
     {
@@ -169,7 +173,10 @@ private:
 #pragma unroll
             for (int u = 0; u < kUnits; ++u)
             {
-                clearMask(u);
+                if (!kPassesOver)
+                {
+                    clearMask(u);
+                }
                 if (isAllowed(u))
                 {
                     loadAlignedRun<Mask::kBytes>(row + (mLane + u * Work::kThreads) * Mask::kBytes, mMasks[u].words);
@@ -293,6 +300,10 @@ private:
 #pragma unroll
         for (int u = 0; u < kUnits; ++u)
         {
+            if (kPassesOver && !isAllowed(u))
+            {
+                continue;
+            }
             int const begin = Work::kHasInterval ? mAllowedBegin - u * kStep : 0;
             int const end = Work::kHasInterval ? mAllowedEnd - u * kStep : N;
             if constexpr (Mask::kIsRead && !Work::kIsWhole)
@@ -311,6 +322,11 @@ private:
 #pragma unroll
         for (int u = 0; u < kUnits; ++u)
         {
+            if (kPassesOver && !isAllowed(u))
+            {
+                clearValues(u);
+                continue;
+            }
             if constexpr (Work::kIsRaw)
             {
                 unpack(mWords[u], mValues[u]);
@@ -318,6 +334,15 @@ private:
             exponent.addPowers(mValues[u], sums);
         }
         return sums[0] + sums[1];
+    }
+
+    ATTNGRAFT_DEVICE void clearValues(int u)
+    {
+#pragma unroll
+        for (float& value : mValues[u])
+        {
+            value = 0.F;
+        }
     }
 
     ATTNGRAFT_DEVICE void write(Normalisation const& normalisation)
@@ -328,6 +353,10 @@ private:
 #pragma unroll
         for (int u = 0; u < kUnits; ++u)
         {
+            if (kPassesOver && u * kStep >= mEnd)
+            {
+                continue;
+            }
 #pragma unroll
             for (float& value : mValues[u])
             {

@@ -35,7 +35,7 @@ constexpr int residentThreads(int heldRegisters, bool isRawAnd16Bit)
 //! The same of kernels for even rows: 48 to 128 registers, none of which is spilled.
 constexpr int evenResidentThreads(int units, bool isRaw, bool isWhole, bool hasInterval)
 {
-    if (units > 6)
+    if (units > 6 || (units > 4 && !isRaw && !isWhole))
     {
         return 512;
     }

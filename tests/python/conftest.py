@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 import pytest
@@ -11,6 +13,9 @@ from hypothesis import settings
 # Shared machines stall for seconds; an example is slow only if the test's own timeout says so.
 settings.register_profile("attngraft", deadline=None)
 settings.load_profile("attngraft")
+
+if TYPE_CHECKING:
+    from fake_bench import Bench
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
@@ -31,3 +36,11 @@ def written(tmp_path: Path):
         return path
 
     return write
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A fake GPU and a fake TensorRT in the places of the real ones."""
+    from fake_bench import open_bench  # it needs cuda-python, which few tests do
+
+    yield from open_bench(tmp_path, monkeypatch)

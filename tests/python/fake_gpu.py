@@ -1,4 +1,4 @@
-"""A GPU and a TensorRT of a few lines, in host memory, for the control flow of sessions on machines without either.
+"""A GPU of a few lines, in host memory, for the control flow of sessions on machines without one.
 
 Work runs at once, except while its stream is being captured: then it is recorded, with the addresses of that moment,
 and a launched graph runs exactly that again. So stale addresses and repeated results show as they would on a GPU.
@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import struct
 from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from cuda.bindings import runtime as real_runtime
 
 SUCCESS = real_runtime.cudaError_t.cudaSuccess
 Work = Callable[[], None]
+
+ALIGNMENT = 256
+"""Of all memory, as CUDA's own."""
 
 
 class FakeRuntime:
@@ -31,6 +30,16 @@ class FakeRuntime:
         self.launches = 0
         self.pools_destroyed = 0
         self.fail_capture = False
+        self.devices = 1
+        self.device = 0
+        """The current one."""
+        self.bytes_free = 1 << 30
+        """Free memory of the device, apart from what graphs hold."""
+        self.graph_bytes = 1 << 20
+        """What each graph holds once it is uploaded."""
+        self.most_graphs: int | None = None
+        """How many executable graphs the device has room for; None: any number."""
+        self.uploaded: set[int] = set()
         self._handles = itertools.count(100)
 
     def __getattr__(self, name: str) -> Any:
@@ -44,9 +53,10 @@ class FakeRuntime:
             work()
 
     def _allocate(self, nbytes: int) -> tuple[Any, int]:
-        block = ctypes.create_string_buffer(max(nbytes, 1))
-        self.memory[ctypes.addressof(block)] = block
-        return SUCCESS, ctypes.addressof(block)
+        block = ctypes.create_string_buffer(max(nbytes, 1) + ALIGNMENT)
+        address = -(-ctypes.addressof(block) // ALIGNMENT) * ALIGNMENT
+        self.memory[address] = block
+        return SUCCESS, address
 
     def _handle(self, *_: object) -> tuple[Any, int]:
         return SUCCESS, next(self._handles)
@@ -57,14 +67,21 @@ class FakeRuntime:
     cudaStreamCreateWithFlags = cudaEventCreateWithFlags = cudaMemPoolCreate = _handle  # noqa: N815
     cudaEventRecord = cudaEventSynchronize = cudaStreamWaitEvent = cudaStreamSynchronize = _nothing  # noqa: N815
     cudaStreamDestroy = cudaEventDestroy = cudaMemPoolSetAttribute = _nothing  # noqa: N815
-    cudaSetDevice = cudaGraphDestroy = cudaGetLastError = _nothing  # noqa: N815
+    cudaGraphDestroy = cudaGetLastError = _nothing  # noqa: N815
+
+    def cudaSetDevice(self, device: int) -> tuple[Any]:  # noqa: N802
+        self.device = device
+        return (SUCCESS,)
+
+    def cudaMemGetInfo(self) -> tuple[Any, int, int]:  # noqa: N802
+        return SUCCESS, self.bytes_free - self.graph_bytes * len(self.uploaded), 1 << 31
 
     def cudaMemPoolDestroy(self, pool: int) -> tuple[Any]:  # noqa: N802
         self.pools_destroyed += 1
         return (SUCCESS,)
 
     def cudaGetDeviceCount(self) -> tuple[Any, int]:  # noqa: N802
-        return SUCCESS, 1
+        return SUCCESS, self.devices
 
     def cudaMallocFromPoolAsync(self, nbytes: int, pool: int, stream: int) -> tuple[Any, int]:  # noqa: N802
         return self._allocate(nbytes)
@@ -82,6 +99,18 @@ class FakeRuntime:
 
     def cudaMemcpyAsync(self, target: int, source: int, nbytes: int, kind: Any, stream: int) -> tuple[Any]:  # noqa: N802
         self.put(stream, lambda: ctypes.memmove(target, source, nbytes))
+        return (SUCCESS,)
+
+    def cudaMemcpy2DAsync(  # noqa: N802
+        self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, height: int, kind: Any, s: int
+    ) -> tuple[Any]:
+        assert width <= min(target_pitch, source_pitch)
+
+        def work() -> None:
+            for row in range(height):
+                ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
+
+        self.put(s, work)
         return (SUCCESS,)
 
     def cudaMemsetAsync(self, target: int, value: int, nbytes: int, stream: int) -> tuple[Any]:  # noqa: N802
@@ -104,7 +133,15 @@ class FakeRuntime:
     def cudaGraphInstantiate(self, graph: int, flags: int) -> tuple[Any, int]:  # noqa: N802
         _, executable = self._handle()
         self.graphs[executable] = self.graphs.pop(graph)
+        if self.most_graphs is not None and len(self.graphs) > self.most_graphs:
+            del self.graphs[executable]
+            return real_runtime.cudaError_t.cudaErrorMemoryAllocation, None
         return SUCCESS, executable
+
+    def cudaGraphUpload(self, executable: int, stream: int) -> tuple[Any]:  # noqa: N802
+        assert stream not in self.captures
+        self.uploaded.add(executable)
+        return (SUCCESS,)
 
     def cudaGraphLaunch(self, executable: int, stream: int) -> tuple[Any]:  # noqa: N802
         self.launches += 1
@@ -114,11 +151,15 @@ class FakeRuntime:
 
     def cudaGraphExecDestroy(self, executable: int) -> tuple[Any]:  # noqa: N802
         del self.graphs[executable]
+        self.uploaded.discard(executable)
         return (SUCCESS,)
 
 
 class FakeDriver:
     """`cuda.bindings.driver`, as far as the session calls it."""
+
+    def __init__(self, gpu: FakeRuntime) -> None:
+        self._gpu = gpu
 
     @staticmethod
     def cuuint64_t(value: int) -> int:
@@ -128,111 +169,25 @@ class FakeDriver:
     def cuCtxGetCurrent() -> tuple[int, int]:  # noqa: N802
         return 0, 0
 
-
-class FakeContext:
-    """Computes y = 2 x + 1 over `x` [n, 4] into `y` [n, 4], fp32."""
-
-    def __init__(self, gpu: FakeRuntime) -> None:
-        self._gpu = gpu
-        self._shape = (0, 0)
-        self._addresses: dict[str, int] = {}
-        self.fail = False
-        self.capturable = True
-        self.drift = 0.0
-        """Added to the outputs of every run after the first: an engine that is not deterministic."""
-        self.replay_error = 0.0
-        """Added to the outputs by graphs only."""
-        self.contradiction = False
-        self.output_shape: tuple[int, ...] | None = None
-        self._runs = 0
-
-    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
-        self._shape = tuple(shape)
-        return True
-
-    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
-        if self.contradiction:
-            raise ValueError("__len__() should return >= 0")  # what TensorRT's Dims of rank -1 makes of tuple()
-        return self.output_shape or self._shape
-
-    def set_tensor_address(self, name: str, address: int) -> bool:
-        self._addresses[name] = address
-        return True
-
-    def is_stream_capturable(self, stream: int) -> bool:
-        return self.capturable
-
-    def execute_async_v3(self, stream: int) -> bool:
-        if self.fail:
-            return False
-        shape, source, target = self._shape, self._addresses["x"], self._addresses["y"]
-        extra = self.replay_error if stream in self._gpu.captures else 0.0
-
+    def _fill(self, target: int, value: int, itemsize: int, pitch: int, count: int, stream: int) -> tuple[int]:
         def work() -> None:
-            self._runs += 1
-            count = shape[0] * shape[1]
-            x = np.frombuffer((ctypes.c_float * count).from_address(source), np.float32)
-            y = np.frombuffer((ctypes.c_float * count).from_address(target), np.float32)
-            y[:] = 2 * x + 1 + extra + self.drift * self._runs
+            for place in range(count):
+                ctypes.memmove(target + place * pitch, value.to_bytes(itemsize, "little"), itemsize)
 
         self._gpu.put(stream, work)
-        return True
+        return (0,)
 
+    def cuMemsetD8Async(self, target: int, value: int, count: int, stream: int) -> tuple[int]:  # noqa: N802
+        return self._fill(target, value, 1, 1, count, stream)
 
-class FakeEngine:
-    num_io_tensors = 2
+    def cuMemsetD16Async(self, target: int, value: int, count: int, stream: int) -> tuple[int]:  # noqa: N802
+        return self._fill(target, value, 2, 2, count, stream)
 
-    def __init__(self, context: FakeContext) -> None:
-        self._context = context
+    def cuMemsetD32Async(self, target: int, value: int, count: int, stream: int) -> tuple[int]:  # noqa: N802
+        return self._fill(target, value, 4, 4, count, stream)
 
-    def get_tensor_name(self, index: int) -> str:
-        return ("x", "y")[index]
-
-    def get_tensor_mode(self, name: str) -> str:
-        return {"x": "input", "y": "output"}[name]
-
-    def get_tensor_dtype(self, name: str) -> Any:
-        return SimpleNamespace(name="FLOAT")
-
-    def get_tensor_location(self, name: str) -> str:
-        return "device"
-
-    def get_tensor_format(self, name: str) -> str:
-        return "linear"
-
-    def get_tensor_profile_shape(self, name: str, profile: int) -> list[tuple[int, int]]:
-        return [(1, 4), (2, 4), (8, 4)]
-
-    def create_execution_context(self) -> FakeContext:
-        return self._context
-
-
-def fake_tensorrt(gpu: FakeRuntime) -> tuple[SimpleNamespace, FakeContext]:
-    """A module that stands for `tensorrt`, and the execution context that its engines give."""
-    context = FakeContext(gpu)
-
-    class Runtime:
-        engine_host_code_allowed = False
-
-        def __init__(self, logger: object) -> None:
-            pass
-
-        def deserialize_cuda_engine(self, plan: bytes) -> FakeEngine:
-            return FakeEngine(context)
-
-    module = SimpleNamespace(
-        __name__="fake_tensorrt",
-        __version__="10.6.0",
-        ILogger=type("ILogger", (), {}),
-        Runtime=Runtime,
-        TensorIOMode=SimpleNamespace(INPUT="input"),
-        TensorLocation=SimpleNamespace(DEVICE="device"),
-        TensorFormat=SimpleNamespace(LINEAR="linear"),
-    )
-    return module, context
-
-
-def write_fake_plan(path: Path) -> Path:
-    """A file with the header of a TensorRT 10.6 engine and nothing behind it."""
-    path.write_bytes(struct.pack("<4s12xQ4B", b"ftrt", 28, 10, 6, 0, 26))
-    return path
+    def cuMemsetD2D32Async(  # noqa: N802
+        self, target: int, pitch: int, value: int, width: int, height: int, stream: int
+    ) -> tuple[int]:
+        assert width == 1
+        return self._fill(target, value, 4, pitch, height, stream)

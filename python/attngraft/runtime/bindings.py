@@ -1,4 +1,4 @@
-"""The buffers of one session. In: shapes, inputs. Out: TensorRT's tensor addresses, fixed for as long as shapes fit.
+"""The buffers of one session. In: shapes, inputs. Out: device buffers, at fixed addresses while shapes fit.
 
 Inputs are always copied into the session's own buffers and outputs out of them. So an input that moves between runs
 is simply copied from its new place, and a captured graph never reads an address that a caller owns.
@@ -6,24 +6,37 @@ is simply copied from its new place, and a captured graph never reads an address
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from attngraft.engine.shapes import format_shape
 from attngraft.errors import EngineError
 from attngraft.runtime.arrays import ArrayView, DeviceArray, numpy_dtype
-from attngraft.runtime.buffers import DeviceBuffer, MemoryPool, PinnedBuffer, copy_async
-from attngraft.runtime.cuda import Event, Stream, call
+from attngraft.runtime.block_copy import copy_block, fill_async
+from attngraft.runtime.buffers import (
+    DeviceBuffer,
+    MemoryPool,
+    PinnedBuffer,
+    Region,
+    copy_async,
+    poison_regions,
+    read_regions,
+    region_bytes,
+)
+from attngraft.runtime.contexts import ExecutionContext, Layout
+from attngraft.runtime.cuda import Event, Stream
+from attngraft.runtime.output_allocator import OutputMemory
 from attngraft.runtime.tensors import TensorSpec
 
 __all__ = ["Bindings"]
 
-POISON = 0xA5
-"""Byte that outputs are filled with before a replay is checked, so that old results cannot pass for new ones."""
+Shape = tuple[int, ...]
+
+GROWTH = 2
+"""A buffer that must grow grows at least by this factor: then random shapes move it a few times, not at every record.
+Graphs that use a buffer which has moved are lost."""
 
 
 @dataclass
@@ -33,11 +46,24 @@ class _Slot:
     spec: TensorSpec
     buffer: DeviceBuffer | None
     """None once the session is closed."""
-    shape: tuple[int, ...] = ()
+    shape: Shape = ()
     nbytes: int = 0
     pinned: PinnedBuffer | None = None
     staging: np.ndarray | None = None
     """View of `pinned` at the current shape."""
+    memory: OutputMemory | None = None
+    """Of an output whose shape depends on the inputs' values, instead of `buffer`."""
+
+    @property
+    def address(self) -> int:
+        """Of the data, at the current shapes."""
+        held = self.buffer if self.memory is None else self.memory.buffer
+        assert held is not None
+        return held.address
+
+    def take(self, shape: Shape, nbytes: int) -> None:
+        if shape != self.shape or nbytes != self.nbytes:
+            self.shape, self.nbytes, self.staging = shape, nbytes, None
 
     def stage(self) -> np.ndarray:
         """The pinned staging array, made when the host first needs it: device arrays never do."""
@@ -49,105 +75,202 @@ class _Slot:
 
 
 class Bindings:
-    """Device buffers and staging of every input and output."""
+    """Device buffers and staging of every input and output.
+
+    A session with several contexts describes, takes and prepares by itself; who has one context gives it here and
+    calls `resize`.
+    """
 
     def __init__(self, specs: tuple[TensorSpec, ...], context: Any, stream: Stream, device: int) -> None:
         self._pool = MemoryPool(device)
         self._slots = [_Slot(spec, self._pool.allocate(0, stream.handle)) for spec in specs]
         self._inputs = [slot for slot in self._slots if slot.spec.is_input]
         self._outputs = [slot for slot in self._slots if not slot.spec.is_input]
-        self._context = context
+        self._context = None if context is None else ExecutionContext(context, specs)
         self._stream = stream
         self._device = device
-        self._staged = Event()
-        self._shapes: dict[str, tuple[int, ...]] | None = None
+        self._staged: Event | None = None
+        """Behind the last copies from staging memory, while they may be under way."""
+        self._event = Event()
+        self._layout: Layout | None = None
+        self.generation = 0
+        """Raised whenever a buffer moves."""
 
-    def resize(self, shapes: dict[str, tuple[int, ...]]) -> bool:
-        """Takes these input shapes; True if they are new, and with them whatever was captured is stale.
+    def resize(self, shapes: dict[str, Shape]) -> bool:
+        """Sets the one context to these input shapes; True if they are new, and with them what was captured is stale.
 
         Raises EngineError when TensorRT refuses a shape, shapes contradict each other, or an output's shape depends on
         the data.
         """
-        if shapes == self._shapes:
+        assert self._context is not None
+        layout = self._context.describe(shapes)
+        for place in layout.unknown:
+            raise EngineError(
+                f"output {self._slots[place].spec.name!r}: its shape depends on the input's values, which is not served"
+            )
+        if layout == self._layout:
             return False
-        self._stream.wait()  # buffers about to be freed may be in use
-        self._shapes = None  # an error below must not leave half of the old shapes in force
-        for slot in self._inputs:
-            if not self._context.set_input_shape(slot.spec.name, shapes[slot.spec.name]):
-                raise EngineError(
-                    f"input {slot.spec.name!r}: TensorRT refuses shape {format_shape(shapes[slot.spec.name])}"
-                )
+        self._stream.wait()
+        self.take(layout)
         for slot in self._slots:
-            shape = shapes[slot.spec.name] if slot.spec.is_input else self._output_shape(slot.spec.name)
-            self._fit(slot, shape)
-        self._shapes = shapes
+            if not self._context.context.set_tensor_address(slot.spec.name, slot.address):
+                raise EngineError(f"tensor {slot.spec.name!r}: TensorRT refuses its buffer")
         return True
 
-    def _output_shape(self, name: str) -> tuple[int, ...]:
-        """Not by infer_shapes: TensorRT 10.6's binding raises its error without the interpreter's lock, and crashes."""
-        try:
-            shape = tuple(self._context.get_tensor_shape(name))
-        except ValueError:  # the shape's rank is -1, which is how TensorRT says that it has none
-            raise EngineError(f"output {name!r}: has no shape; the inputs' shapes do not fit together") from None
-        if any(dim < 0 for dim in shape):
-            raise EngineError(
-                f"output {name!r}: its shape depends on the input's values, which a session does not serve"
-            )
-        return shape
+    def take(self, layout: Layout) -> frozenset[int]:
+        """Makes room for these shapes; returns the addresses where buffers no longer are. No buffer shrinks."""
+        if layout is self._layout:
+            return frozenset()
+        self._layout = None
+        gone = frozenset(
+            slot.address for slot, nbytes in zip(self._slots, layout.nbytes) if slot.buffer.nbytes < nbytes
+        )
+        if gone:
+            self._stream.wait()  # buffers about to be freed may be in use
+            self.generation += 1
+        for slot, shape, nbytes in zip(self._slots, layout.shapes, layout.nbytes):
+            slot.take(shape, nbytes)
+            if slot.buffer.nbytes < nbytes:
+                wanted = max(nbytes, GROWTH * slot.buffer.nbytes)
+                slot.buffer = self._pool.allocate(wanted, self._stream.handle)
+        for place in layout.unknown:
+            self.output_memory(self._slots[place].spec.name)
+        self._layout = layout
+        return gone
 
-    def _fit(self, slot: _Slot, shape: tuple[int, ...]) -> None:
-        slot.shape, slot.staging = shape, None
-        slot.nbytes = math.prod(shape) * numpy_dtype(slot.spec.dtype).itemsize
-        if slot.buffer.nbytes < slot.nbytes:
-            slot.buffer = self._pool.allocate(slot.nbytes, self._stream.handle)
-        if not self._context.set_tensor_address(slot.spec.name, slot.buffer.address):
-            raise EngineError(f"tensor {slot.spec.name!r}: TensorRT refuses its buffer")
+    def output_memory(self, name: str) -> OutputMemory:
+        """Where the output of that name goes, if its shape depends on the inputs' values."""
+        slot = next(slot for slot in self._outputs if slot.spec.name == name)
+        if slot.memory is None:
+            slot.memory = OutputMemory(self._pool, self._stream)
+        return slot.memory
+
+    def allocation_error(self) -> str | None:
+        """Why an output of unknown shape got no memory since this was asked last; None if it got it."""
+        found = None
+        for slot in self._outputs:
+            if slot.memory is not None and slot.memory.error is not None:
+                found, slot.memory.error = str(slot.memory.error), None
+        return found
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Of all tensors, in the engine's order; 0 for an output that has its memory from an allocator."""
+        return tuple(0 if slot.memory is not None else slot.address for slot in self._slots)
+
+    @property
+    def outputs(self) -> tuple[Region, ...]:
+        """Where the outputs are and how long."""
+        return tuple((slot.address, slot.nbytes) for slot in self._outputs if slot.memory is None)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Device memory of all buffers."""
+        held = [slot.buffer for slot in self._slots] + [slot.memory.buffer for slot in self._slots if slot.memory]
+        return sum(buffer.nbytes for buffer in held if buffer is not None)
+
+    @property
+    def staging_bytes(self) -> int:
+        """Page-locked host memory."""
+        return sum(slot.pinned.nbytes for slot in self._slots if slot.pinned is not None)
 
     def release(self) -> None:
         """Lets go of the buffers and of TensorRT's context. An exception that somebody keeps may keep this object and
         the slots: its traceback holds the frames that it passed."""
         for slot in self._slots:
-            slot.buffer = slot.pinned = slot.staging = None
+            if slot.memory is not None:
+                slot.memory.buffer = None
+            slot.buffer = slot.pinned = slot.staging = slot.memory = None
         self._context = None
 
-    def upload(self, views: Mapping[str, ArrayView]) -> None:
-        """Copies the inputs into their buffers, in the session's stream."""
-        self._staged.wait()  # the last run's copies may still read the staging memory
+    def upload(self, views: Mapping[str, ArrayView], pads: Mapping[str, bytes] | None = None) -> None:
+        """Copies the inputs into their buffers, in the session's stream.
+
+        pads: the element that an input is filled up with, for inputs smaller than the shape that was taken.
+        """
+        if self._staged is not None:
+            self._staged.wait()  # the last run's copies may still read the staging memory
+            self._staged = None
+        on_host = False
         for slot in self._inputs:
             view = views[slot.spec.name]
-            if view.host is None:
-                copy_async(slot.buffer.address, view.address, slot.nbytes, self._stream.handle)
+            on_host |= view.host is not None
+            if view.shape != slot.shape:
+                self._upload_padded(slot, view, pads[slot.spec.name])
+            elif view.host is None:
+                copy_async(slot.address, view.address, slot.nbytes, self._stream.handle)
             else:
                 np.copyto(slot.stage(), view.host)
-                copy_async(slot.buffer.address, slot.stage().ctypes.data, slot.nbytes, self._stream.handle)
-        self._staged.record(self._stream.handle)
+                copy_async(slot.address, slot.pinned.address, slot.nbytes, self._stream.handle)
+        if on_host:
+            self._event.record(self._stream.handle)
+            self._staged = self._event
 
-    def download(self) -> dict[str, np.ndarray]:
-        """The outputs as new NumPy arrays; waits for them."""
+    def _upload_padded(self, slot: _Slot, view: ArrayView, pad: bytes) -> None:
+        dtype = numpy_dtype(slot.spec.dtype)
+        stream = self._stream.handle
+        if view.host is None:
+            fill_async(slot.address, pad, slot.nbytes // dtype.itemsize, stream)
+            copy_block(slot.address, slot.shape, view.address, view.shape, dtype.itemsize, stream)
+            return
+        staging = slot.stage()
+        staging[...] = np.frombuffer(pad, dtype)[0]
+        staging[tuple(slice(dim) for dim in view.shape)] = view.host
+        copy_async(slot.address, slot.pinned.address, slot.nbytes, stream)
+
+    def collect(self) -> None:
+        """Takes the shapes that TensorRT has told while it ran, of outputs whose shape depends on the data."""
         for slot in self._outputs:
-            copy_async(slot.stage().ctypes.data, slot.buffer.address, slot.nbytes, self._stream.handle)
-        self._stream.wait()
-        return {slot.spec.name: slot.stage().copy() for slot in self._outputs}
+            if slot.memory is not None:
+                slot.take(slot.memory.shape, region_bytes(slot.memory.shape, numpy_dtype(slot.spec.dtype)))
 
-    def copy_outputs(self, ready: Event | None) -> dict[str, DeviceArray]:
-        """The outputs as new device arrays. `ready` is recorded behind the copies; without it the host waits."""
+    def download(self, cuts: Mapping[str, Shape] | None = None) -> dict[str, np.ndarray]:
+        """The outputs as new NumPy arrays; waits for them. cuts: the leading part to give of outputs that are cut."""
+        for slot in self._outputs:
+            staging = slot.stage()
+            copy_async(slot.pinned.address, slot.address, staging.nbytes, self._stream.handle)
+        self._stream.wait()
         results = {}
         for slot in self._outputs:
-            copy = self._pool.allocate(slot.nbytes, self._stream.handle)
-            copy_async(copy.address, slot.buffer.address, slot.nbytes, self._stream.handle)
-            results[slot.spec.name] = DeviceArray(copy, slot.shape, slot.spec.dtype, self._device, ready)
+            cut = cuts.get(slot.spec.name) if cuts else None
+            whole = slot.stage()
+            results[slot.spec.name] = (whole if cut is None else whole[tuple(slice(dim) for dim in cut)]).copy()
+        return results
+
+    def copy_outputs(self, ready: Event | None, cuts: Mapping[str, Shape] | None = None) -> dict[str, DeviceArray]:
+        """The outputs as new device arrays. `ready` is recorded behind the copies; without it the host waits."""
+        results = {}
+        stream = self._stream.handle
+        for slot in self._outputs:
+            shape = (cuts.get(slot.spec.name) if cuts else None) or slot.shape
+            if shape == slot.shape:
+                copy = self._pool.allocate(slot.nbytes, stream)
+                copy_async(copy.address, slot.address, slot.nbytes, stream)
+            else:
+                dtype = numpy_dtype(slot.spec.dtype)
+                copy = self._pool.allocate(region_bytes(shape, dtype), stream)
+                copy_block(copy.address, shape, slot.address, slot.shape, dtype.itemsize, stream)
+            results[slot.spec.name] = DeviceArray(copy, shape, slot.spec.dtype, self._device, ready)
         if ready is None:
             self._stream.wait()
         else:
-            ready.record(self._stream.handle)
+            ready.record(stream)
         return results
+
+    def new_outputs(self, layout: Layout) -> dict[str, DeviceArray]:
+        """Device arrays of the outputs' shapes, with nothing in them yet, that are not the session's own buffers."""
+        return {
+            slot.spec.name: DeviceArray(
+                self._pool.allocate(nbytes, self._stream.handle), shape, slot.spec.dtype, self._device, None
+            )
+            for slot, shape, nbytes in zip(self._slots, layout.shapes, layout.nbytes)
+            if not slot.spec.is_input
+        }
 
     def snapshot(self) -> list[bytes]:
         """The outputs' bytes, for comparison; waits for them."""
-        return [array.tobytes() for array in self.download().values()]
+        return read_regions(self.outputs, self._stream)
 
     def poison_outputs(self) -> None:
         """Overwrites the outputs, in the session's stream."""
-        for slot in self._outputs:
-            if slot.nbytes:
-                call("cudaMemsetAsync", slot.buffer.address, POISON, slot.nbytes, self._stream.handle)
+        poison_regions(self.outputs, self._stream)

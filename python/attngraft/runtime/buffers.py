@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
 
 from attngraft.errors import EngineError
-from attngraft.runtime.cuda import LEGACY_STREAM, call, cuda_driver, cuda_runtime, device_scope
+from attngraft.runtime.cuda import LEGACY_STREAM, Stream, call, cuda_driver, cuda_runtime, device_scope
 
-__all__ = ["DeviceBuffer", "MemoryPool", "PinnedBuffer", "copy_async"]
+__all__ = [
+    "DeviceBuffer",
+    "MemoryPool",
+    "PinnedBuffer",
+    "Region",
+    "copy_async",
+    "poison_regions",
+    "read_regions",
+    "region_bytes",
+]
+
+Region = tuple[int, int]
+"""Device address and bytes."""
+
+POISON = 0xA5
+"""Byte that outputs are filled with before a replay is checked, so that old results cannot pass for new ones."""
 
 _KEEP_ALL = 2**64 - 1
 """Release threshold of the pool: memory is kept for the next run rather than given back at every synchronisation."""
@@ -21,6 +37,27 @@ def copy_async(target: int, source: int, nbytes: int, stream: int) -> None:
     """Copies between any two of host and device; the addresses say which."""
     if nbytes:
         call("cudaMemcpyAsync", target, source, nbytes, cuda_runtime().cudaMemcpyKind.cudaMemcpyDefault, stream)
+
+
+def region_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Bytes of a contiguous array."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def read_regions(regions: tuple[Region, ...], stream: Stream) -> list[bytes]:
+    """What is there once the stream's work is done, for comparison."""
+    copies = [np.empty(nbytes, np.uint8) for _, nbytes in regions]
+    for (address, nbytes), copy in zip(regions, copies):
+        copy_async(copy.ctypes.data, address, nbytes, stream.handle)
+    stream.wait()
+    return [copy.tobytes() for copy in copies]
+
+
+def poison_regions(regions: tuple[Region, ...], stream: Stream) -> None:
+    """Overwrites what is there, in the order of the stream."""
+    for address, nbytes in regions:
+        if nbytes:
+            call("cudaMemsetAsync", address, POISON, nbytes, stream.handle)
 
 
 class MemoryPool:

@@ -6,14 +6,22 @@ cuda-bindings is imported when the first object that needs a GPU is made, so tha
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from attngraft.errors import EngineError, MissingDependency
 
-__all__ = ["LEGACY_STREAM", "Event", "Stream", "call", "cuda_driver", "cuda_runtime", "device_scope", "require_device"]
+__all__ = [
+    "LEGACY_STREAM",
+    "Event",
+    "Stream",
+    "call",
+    "cuda_driver",
+    "cuda_runtime",
+    "device_scope",
+    "require_device",
+    "stream_handle",
+]
 
 LEGACY_STREAM = 1
 """Handle of the default stream that all blocking streams synchronise with (cudaStreamLegacy)."""
@@ -67,20 +75,24 @@ def require_device(index: int) -> None:
         raise EngineError(f"device {index}: this machine has {count} GPU(s), numbered from 0; choose one of them")
 
 
-@contextmanager
-def device_scope(index: int) -> Iterator[None]:
-    """Makes a GPU current in this thread, and the thread's former context again at the end.
+class device_scope:
+    """`with device_scope(index)` makes a GPU current in this thread, and the thread's former context again at the end.
 
     The context, not the device, is what is put back: pycuda's contexts are not the device's primary one.
     """
-    driver = cuda_driver()
-    _, former = driver.cuCtxGetCurrent()
-    call("cudaSetDevice", index)
-    try:
-        yield
-    finally:
-        if former is not None and int(former):
-            driver.cuCtxSetCurrent(former)
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __enter__(self) -> None:
+        _, self._former = cuda_driver().cuCtxGetCurrent()
+        call("cudaSetDevice", self._index)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._former is not None and int(self._former):
+            cuda_driver().cuCtxSetCurrent(self._former)
 
 
 class Event:
@@ -119,3 +131,18 @@ class Stream:
     def __del__(self) -> None:
         if hasattr(self, "handle"):
             cuda_runtime().cudaStreamDestroy(self._stream)
+
+
+def stream_handle(stream: Any) -> int:
+    """The handle of a caller's stream: an int, or what the CUDA stream protocol returns, `(0, handle)`.
+
+    Raises EngineError for anything else.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is None:
+        raise EngineError(
+            f"stream: {type(stream).__name__} is no CUDA stream; give its integer handle (torch: stream.cuda_stream)"
+        )
+    return int(protocol()[1])

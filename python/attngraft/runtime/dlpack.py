@@ -9,7 +9,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CPU_DEVICES", "CUDA_DEVICES", "DEVICE_CUDA", "CapsuleView", "make_capsule", "read_capsule"]
+__all__ = ["CPU_DEVICES", "CUDA_DEVICES", "DEVICE_CUDA", "TYPES", "CapsuleView", "make_capsule", "read_capsule"]
 
 DEVICE_CPU, DEVICE_CUDA, DEVICE_CUDA_HOST, DEVICE_CUDA_MANAGED = 1, 2, 3, 13
 CPU_DEVICES = (DEVICE_CPU, DEVICE_CUDA_HOST)
@@ -18,7 +18,7 @@ CUDA_DEVICES = (DEVICE_CUDA, DEVICE_CUDA_MANAGED)
 _NAME = b"dltensor"
 
 # DLDataTypeCode and bits, by NumPy's names.
-_TYPES = {
+TYPES = {
     "int8": (0, 8),
     "int32": (0, 32),
     "int64": (0, 64),
@@ -29,7 +29,7 @@ _TYPES = {
     "bfloat16": (4, 16),
     "bool": (6, 8),
 }
-_TYPE_NAMES = {code: name for name, code in _TYPES.items()}
+_TYPE_NAMES = {code: name for name, code in TYPES.items()}
 
 
 class _Device(ctypes.Structure):
@@ -131,7 +131,7 @@ def make_capsule(address: int, shape: tuple[int, ...], dtype: str, device: int, 
         data=address,
         device=_Device(DEVICE_CUDA, device),
         ndim=len(shape),
-        dtype=_DataType(*_TYPES[dtype], 1),
+        dtype=_DataType(*TYPES[dtype], 1),
         shape=ctypes.cast(dimensions, ctypes.POINTER(ctypes.c_int64)),
         strides=None,
         byte_offset=0,

@@ -1,15 +1,18 @@
-"""What one run of an engine is fed. In: files named on the command line, and the engine's card. Out: arrays by name."""
+"""What runs of an engine are fed. In: files, shapes, the engine's card. Out: arrays by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 from attngraft.engine.sidecar import EngineCard
 from attngraft.errors import EngineError
+from attngraft.runtime.arrays import numpy_dtype
+from attngraft.runtime.tensors import TensorSpec, check_names
 
-__all__ = ["made_up_inputs", "read_input_option"]
+__all__ = ["input_sets", "made_up_array", "made_up_inputs", "read_input_option"]
 
 
 def made_up_inputs(card: EngineCard | None, given: Mapping[str, object], seed: int) -> dict[str, np.ndarray]:
@@ -23,11 +26,41 @@ def made_up_inputs(card: EngineCard | None, given: Mapping[str, object], seed: i
         shape = card.profile[tensor.name].opt
         if tensor.dtype == "bfloat16":
             raise EngineError(f"input {tensor.name!r} is bfloat16; give it with --input {tensor.name}=FILE.npy")
-        if np.dtype(tensor.dtype).kind == "f":
-            drawn[tensor.name] = np.asarray(generator.standard_normal(shape), dtype=tensor.dtype)
-        else:  # ids and masks: 1 is legal in both
-            drawn[tensor.name] = np.ones(shape, dtype=tensor.dtype)
+        drawn[tensor.name] = made_up_array(shape, tensor.dtype, generator)
     return drawn
+
+
+def made_up_array(shape: tuple[int, ...], dtype: str, generator: np.random.Generator) -> np.ndarray:
+    """Normal values of a floating type; else ones, which are legal as ids and in masks. `dtype` by NumPy's name."""
+    kind = numpy_dtype(dtype)
+    if np.issubdtype(kind, np.integer) or kind == np.bool_:
+        return np.ones(shape, dtype=kind)
+    return np.asarray(generator.standard_normal(shape)).astype(kind)
+
+
+def input_sets(
+    specs: tuple[TensorSpec, ...], given: Mapping[str, Any] | Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """One set of inputs or several, with values made up where a shape stands in place of an array.
+
+    Raises EngineError for names that are not the engine's.
+    """
+    generator = np.random.default_rng(0)
+    dtypes = {spec.name: spec.dtype for spec in specs}
+    sets = []
+    for one in [given] if isinstance(given, Mapping) else given:
+        check_names(specs, one)
+        sets.append(
+            {
+                name: made_up_array(tuple(value), dtypes[name], generator) if _is_shape(value) else value
+                for name, value in one.items()
+            }
+        )
+    return sets
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(dim, int) and dim >= 0 for dim in value)
 
 
 def read_input_option(option: str) -> tuple[str, np.ndarray]:

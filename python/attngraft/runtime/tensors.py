@@ -11,7 +11,14 @@ from attngraft.engine.shapes import ShapeRange, format_shape
 from attngraft.errors import EngineError
 from attngraft.runtime.arrays import ArrayView
 
-__all__ = ["TensorSpec", "check_names", "check_shapes_and_types", "read_tensors"]
+__all__ = [
+    "TensorSpec",
+    "check_names",
+    "check_shapes_and_types",
+    "check_types_and_ranks",
+    "outside_profile",
+    "read_tensors",
+]
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class TensorSpec:
     dtype: str
     is_input: bool
     profile: ShapeRange | None
-    """The shapes that an input may have; None for outputs."""
+    """The shapes that an input may have in the engine's first profile; None for outputs."""
 
 
 def read_tensors(trt: Any, engine: Any) -> tuple[TensorSpec, ...]:
@@ -57,8 +64,8 @@ def check_names(specs: tuple[TensorSpec, ...], given: Mapping[str, object]) -> N
         raise EngineError(f"input {missing[0]!r}: is not given; the engine's inputs are {', '.join(names)}")
 
 
-def check_shapes_and_types(specs: tuple[TensorSpec, ...], views: Mapping[str, ArrayView]) -> None:
-    """Raises EngineError for a wrong type, a wrong rank, or a shape outside the profile."""
+def check_types_and_ranks(specs: tuple[TensorSpec, ...], views: Mapping[str, ArrayView]) -> None:
+    """Raises EngineError for a wrong type or a wrong rank."""
     for spec in specs:
         if spec.profile is None:
             continue
@@ -70,8 +77,19 @@ def check_shapes_and_types(specs: tuple[TensorSpec, ...], views: Mapping[str, Ar
                 f"input {spec.name!r}: {format_shape(view.shape)} has rank {len(view.shape)}, but the engine takes "
                 f"{spec.profile}"
             )
-        if not spec.profile.contains(view.shape):
-            raise EngineError(
-                f"input {spec.name!r}: {format_shape(view.shape)} is outside the engine's profile {spec.profile}; "
-                "build the engine with a wider --shape"
-            )
+
+
+def check_shapes_and_types(specs: tuple[TensorSpec, ...], views: Mapping[str, ArrayView]) -> None:
+    """Raises EngineError for a wrong type, a wrong rank, or a shape outside the engine's first profile."""
+    check_types_and_ranks(specs, views)
+    for spec in specs:
+        if spec.profile is not None and not spec.profile.contains(views[spec.name].shape):
+            raise outside_profile(spec.name, views[spec.name].shape, spec.profile)
+
+
+def outside_profile(name: str, shape: tuple[int, ...], profile: ShapeRange) -> EngineError:
+    """What is said of an input that the engine's only profile does not hold."""
+    return EngineError(
+        f"input {name!r}: {format_shape(shape)} is outside the engine's profile {profile}; "
+        "build the engine with a wider --shape"
+    )

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorrt
 import torch
 
 from attngraft.contract import Role
-from attngraft.engine.logger import process_logger
 from attngraft.engine.sidecar import card_path
 from attngraft.errors import EngineError
 from attngraft.runtime import Session
@@ -191,21 +189,6 @@ def test_operands_that_contradict_each_other_at_run_time(attention_engine: Path)
         for seq in (8, 64, 3):
             session.run(attention_inputs(4, seq))
         np.testing.assert_array_equal(session.run(good)["y"], expected)
-
-
-def test_an_output_whose_shape_depends_on_the_data(tmp_path: Path) -> None:
-    """The engine is made with TensorRT's own interface, so that it has no card either."""
-    builder = tensorrt.Builder(process_logger(tensorrt))
-    network = builder.create_network(1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    x = network.add_input("x", tensorrt.float32, (8,))
-    where = network.add_non_zero(x).get_output(0)
-    where.name = "where"
-    network.mark_output(where)
-    engine = tmp_path / "nonzero.engine"
-    engine.write_bytes(builder.build_serialized_network(network, builder.create_builder_config()))
-    with Session(engine) as session:
-        with pytest.raises(EngineError, match="output 'where': its shape depends on the input's values"):
-            session.run({"x": np.ones(8, np.float32)})
 
 
 def test_no_such_device(attention_engine: Path) -> None:

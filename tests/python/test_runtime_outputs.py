@@ -8,7 +8,7 @@ import pytest
 from attngraft.errors import EngineError
 from attngraft.runtime import Buckets, Session
 from attngraft.runtime.output_allocator import OutputMemory
-from fake_bench import Bench, CudaArray, expected, on_device, rows
+from fake_bench import Bench, CudaArray, expected, log_calls, on_device, rows
 
 REASON = "the shape of output 'y' depends on the input's values"
 
@@ -48,6 +48,16 @@ def test_earlier_outputs_stay_as_they_are(bench: Bench, monkeypatch: pytest.Monk
         run.run({"x": CudaArray(kept(8, 8))})  # for which the memory has to grow
         np.testing.assert_array_equal(first.numpy(), expected(kept(8, 2)[:2]))
         assert run.statistics.fallbacks == 0  # nobody asked for a graph
+
+
+def test_memory_that_grows_waits_for_the_work_that_uses_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_device(bench, monkeypatch)
+    bench.behaviour.data_dependent = True
+    with Session(bench.engine, cuda_graph=False) as run:
+        outputs = [run.run({"x": CudaArray(kept(8, 1))}, stream=7)]  # which does not wait
+        seen = log_calls(bench, monkeypatch, "cudaStreamSynchronize", "cudaFreeAsync")
+        outputs.append(run.run({"x": CudaArray(kept(8, 7))}, stream=7))
+        assert seen == ["cudaStreamSynchronize", "cudaFreeAsync"]
 
 
 def test_no_memory_for_an_output_is_said_in_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

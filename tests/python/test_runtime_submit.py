@@ -86,6 +86,8 @@ def test_close_cancels_what_has_not_begun(bench: Bench, monkeypatch: pytest.Monk
     for future in futures[1:]:
         with pytest.raises(CancelledError):
             future.result(timeout=30)
+    with pytest.raises(EngineError, match="the session is closed"):
+        run.submit({"x": rows(2)})
     go_on.set()
     closing.join(30)
     np.testing.assert_array_equal(futures[0].result(timeout=30)["y"], expected(rows(2)))

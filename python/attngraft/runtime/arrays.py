@@ -56,7 +56,7 @@ class Producers:
     """The streams in which one run's arrays are made, each of which `stream` waits for once."""
 
     def __init__(self, stream: int) -> None:
-        self._stream = stream
+        self.stream = stream
         self._waited_for: set[int] = set()
         self._event: Event | None = None
 
@@ -71,13 +71,8 @@ class Producers:
         if self._event is None:
             self._event = Event()
         self._event.record(producer)
-        self._event.block(self._stream)
+        self._event.block(self.stream)
         self._waited_for.add(producer)
-
-    @property
-    def stream(self) -> int:
-        """The stream that waits."""
-        return self._stream
 
 
 def view_array(

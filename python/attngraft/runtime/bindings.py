@@ -93,6 +93,7 @@ class Bindings:
         """Behind the last copies from staging memory, while they may be under way."""
         self._event = Event()
         self._layout: Layout | None = None
+        self._resized: dict[str, Shape] | None = None
         self.generation = 0
         """Raised whenever a buffer moves."""
 
@@ -103,18 +104,20 @@ class Bindings:
         the data.
         """
         assert self._context is not None
+        if shapes == self._resized:
+            return False
+        self._resized = None  # an error below must not leave half of the old shapes in force
         layout = self._context.describe(shapes)
         for place in layout.unknown:
             raise EngineError(
                 f"output {self._slots[place].spec.name!r}: its shape depends on the input's values, which is not served"
             )
-        if layout == self._layout:
-            return False
         self._stream.wait()
         self.take(layout)
         for slot in self._slots:
             if not self._context.context.set_tensor_address(slot.spec.name, slot.address):
                 raise EngineError(f"tensor {slot.spec.name!r}: TensorRT refuses its buffer")
+        self._resized = dict(shapes)
         return True
 
     def take(self, layout: Layout) -> frozenset[int]:
@@ -131,12 +134,17 @@ class Bindings:
         for slot, shape, nbytes in zip(self._slots, layout.shapes, layout.nbytes):
             slot.take(shape, nbytes)
             if slot.buffer.nbytes < nbytes:
-                wanted = max(nbytes, GROWTH * slot.buffer.nbytes)
-                slot.buffer = self._pool.allocate(wanted, self._stream.handle)
+                slot.buffer = self._larger(slot.buffer.nbytes, nbytes)
         for place in layout.unknown:
             self.output_memory(self._slots[place].spec.name)
         self._layout = layout
         return gone
+
+    def _larger(self, held: int, needed: int) -> DeviceBuffer:
+        try:
+            return self._pool.allocate(max(needed, GROWTH * held), self._stream.handle)
+        except EngineError:  # the device is nearly full
+            return self._pool.allocate(needed, self._stream.handle)
 
     def output_memory(self, name: str) -> OutputMemory:
         """Where the output of that name goes, if its shape depends on the inputs' values."""

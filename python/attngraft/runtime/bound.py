@@ -10,13 +10,14 @@ from attngraft.engine.shapes import format_shape
 from attngraft.errors import EngineError
 from attngraft.runtime.arrays import ArrayView, Producers, view_array
 from attngraft.runtime.contexts import Layout
+from attngraft.runtime.graph_cache import GraphKey
 from attngraft.runtime.planner import Work
 from attngraft.runtime.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from attngraft.runtime.session import Session
 
-__all__ = ["BoundRun", "check_bound", "view_outputs"]
+__all__ = ["BoundRun", "bound_work", "view_outputs"]
 
 ALIGNMENT = 256
 """Bytes that TensorRT wants tensor addresses aligned to (IExecutionContext::setTensorAddress)."""
@@ -64,11 +65,15 @@ def view_outputs(
     }
 
 
-def check_bound(
-    specs: tuple[TensorSpec, ...], layout: Layout, inputs: Mapping[str, ArrayView], outputs: Mapping[str, ArrayView]
-) -> tuple[int, ...]:
-    """The addresses of all tensors, in the engine's order. Raises EngineError for arrays that cannot be used in place:
-    on the host, of another shape or type, badly aligned, or an output that shares memory with another array."""
+def bound_work(
+    specs: tuple[TensorSpec, ...],
+    profile: int,
+    layout: Layout,
+    inputs: Mapping[str, ArrayView],
+    outputs: Mapping[str, ArrayView],
+) -> Work:
+    """The run on these arrays. Raises EngineError for arrays that cannot be used in place: on the host, of another
+    shape or type, badly aligned, or an output that shares memory with another array."""
     regions = []
     for spec, shape, nbytes in zip(specs, layout.shapes, layout.nbytes):
         what = f"{'input' if spec.is_input else 'output'} {spec.name!r}"
@@ -88,4 +93,6 @@ def check_bound(
     for (first, at, length, is_input), (second, where, extent, both) in combinations(regions, 2):
         if at < where + extent and where < at + length and not (is_input and both):
             raise EngineError(f"{first} and {second}: share memory, so the run would overwrite what it reads; copy one")
-    return tuple(address for _, address, _, _ in regions)
+    shapes = tuple(view.shape for view in inputs.values())
+    key = GraphKey(profile, shapes, tuple(address for _, address, _, _ in regions))
+    return Work(key, tuple((address, nbytes) for _, address, nbytes, is_input in regions if not is_input))

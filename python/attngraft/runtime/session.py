@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from attngraft.engine.logger import MessageLog
-from attngraft.errors import EngineError
+from attngraft.errors import AttngraftError, EngineError
 from attngraft.runtime.arrays import ArrayView, DeviceArray, Producers, view_array
 from attngraft.runtime.bindings import Bindings
-from attngraft.runtime.bound import BoundRun, check_bound, view_outputs
+from attngraft.runtime.bound import BoundRun, bound_work, view_outputs
 from attngraft.runtime.buckets import BucketPlan, Buckets
 from attngraft.runtime.contexts import Contexts
 from attngraft.runtime.cuda import LEGACY_STREAM, Event, Stream, device_scope, require_device, stream_handle
-from attngraft.runtime.graph_cache import MAX_GRAPH_BYTES, MAX_GRAPHS, GraphCache, GraphKey
+from attngraft.runtime.graph_cache import MAX_GRAPH_BYTES, MAX_GRAPHS, GraphCache
 from attngraft.runtime.loading import load_engine, why
 from attngraft.runtime.output_allocator import output_allocator
 from attngraft.runtime.planner import Planner, Work
@@ -74,6 +74,7 @@ class Session:
         self._device = device
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
+        self._closing = False
         self._worker: Worker | None = None
         self._padded_runs = 0
         self._messages = MessageLog().open()
@@ -141,13 +142,11 @@ class Session:
         equal the plain run.
         """
         caller = None if stream is None else stream_handle(stream)
-        with self._lock:
-            self._raise_if_closed()
-            with device_scope(self._device):
-                self._producers.next_run()
-                if caller is not None:
-                    self._producers.wait_for(caller)
-                return self._run(self._views(inputs, self._producers, ordered=caller is not None), caller)
+        with self._lock, self._scope():
+            self._producers.next_run()
+            if caller is not None:
+                self._producers.wait_for(caller)
+            return self._run(self._views(inputs, self._producers, ordered=caller is not None), caller)
 
     def submit(self, inputs: Mapping[str, Any]) -> Future[dict[str, Any]]:
         """Runs once in the session's own thread; the future has what `run` returns, or its error.
@@ -156,30 +155,24 @@ class Session:
         still be in the making in the current stream of the thread that submits. `close` cancels what has not begun.
         Raises EngineError when the session is closed.
         """
-        with self._submitting:
-            self._raise_if_closed()
+        with self._submitting, self._scope():
+            self._raise_if(self._closing)
             if self._worker is None:
                 self._worker = Worker()
-            with device_scope(self._device):
-                # In a stream of its own: the session's may be captured by another thread at this moment.
-                self._arrivals.next_run()
-                try:
-                    views = self._views(inputs, self._arrivals, ordered=False)
-                    arrived = Event()
-                    arrived.record(self._arrivals.stream)
-                except EngineError as error:
-                    return failed(error)
+            self._arrivals.next_run()
             try:
-                return self._worker.submit(self._run_submitted, views, arrived)
-            except RuntimeError:  # another thread is closing the session
-                raise self._closed_error() from None
+                # In a stream of its own: the session's may be captured by another thread at this moment.
+                views = self._views(inputs, self._arrivals, ordered=False)
+                arrived = Event()
+                arrived.record(self._arrivals.stream)
+            except AttngraftError as error:
+                return failed(error)
+            return self._worker.submit(self._run_submitted, views, arrived)
 
     def _run_submitted(self, views: dict[str, ArrayView], arrived: Event) -> dict[str, Any]:
-        with self._lock:
-            self._raise_if_closed()
-            with device_scope(self._device):
-                arrived.block(self._stream.handle)
-                return self._run(views, None)
+        with self._lock, self._scope():
+            arrived.block(self._stream.handle)
+            return self._run(views, None)
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> BoundRun:
         """The engine on the caller's own device memory: its `run` copies nothing.
@@ -189,38 +182,28 @@ class Session:
         None for new DeviceArrays. Each run overwrites the outputs; nothing runs yet. Raises EngineError for arrays that
         do not fit.
         """
-        with self._lock:
-            self._raise_if_closed()
-            with device_scope(self._device):
-                self._producers.next_run()
-                views = self._views(inputs, self._producers, ordered=False)
-                profile, layout = self._planner.describe(views)
-                if outputs is None:
-                    outputs = self._bindings.new_outputs(layout)
-                written = view_outputs(self._specs, outputs, self._device, self._producers)
-                addresses = check_bound(self._specs, layout, views, written)
-        shapes = tuple(view.shape for view in views.values())
-        regions = tuple(
-            (address, nbytes)
-            for spec, address, nbytes in zip(self._specs, addresses, layout.nbytes)
-            if not spec.is_input
-        )
-        return BoundRun(self, Work(GraphKey(profile.index, shapes, addresses), regions), (views, written), outputs)
+        with self._lock, self._scope():
+            self._producers.next_run()
+            views = self._views(inputs, self._producers, ordered=False)
+            profile, layout = self._planner.describe(views)
+            if outputs is None:
+                outputs = self._bindings.new_outputs(layout)
+            written = view_outputs(self._specs, outputs, self._device, self._producers)
+            work = bound_work(self._specs, profile.index, layout, views, written)
+        return BoundRun(self, work, (views, written), outputs)
 
     def run_bound(self, work: Work, stream: Any = None) -> None:
         """One run of what `bind` has prepared; `BoundRun.run` is the way to call it."""
         caller = None if stream is None else stream_handle(stream)
-        with self._lock:
-            self._raise_if_closed()
-            with device_scope(self._device):
-                self._producers.next_run()
-                self._producers.wait_for(LEGACY_STREAM if caller is None else caller)
-                self._runner.run(work)
-                if caller is None:
-                    self._stream.wait()
-                else:
-                    self._done.record(self._stream.handle)
-                    self._done.block(caller)
+        with self._lock, self._scope():
+            self._producers.next_run()
+            self._producers.wait_for(LEGACY_STREAM if caller is None else caller)
+            self._runner.run(work)
+            if caller is None:
+                self._stream.wait()
+            else:
+                self._done.record(self._stream.handle)
+                self._done.block(caller)
 
     def warm_up(
         self,
@@ -237,11 +220,9 @@ class Session:
         # Buffers grow first: one that moves later takes its graphs with it. Confirmation needs other shapes in between.
         for step in (self._make_room, self._run, self._confirm):
             for place, inputs in enumerate(sets, start=1):
-                with self._lock:
-                    self._raise_if_closed()
-                    with device_scope(self._device):
-                        self._producers.next_run()
-                        step(self._views(inputs, self._producers, ordered=False), None)
+                with self._lock, self._scope():
+                    self._producers.next_run()
+                    step(self._views(inputs, self._producers, ordered=False), None)
                 if progress is not None and step != self._make_room:
                     progress(f"warm-up: {'captured' if step == self._run else 'confirmed'} {place} of {len(sets)}")
 
@@ -277,18 +258,22 @@ class Session:
         after.block(caller)
         return outputs
 
-    def _raise_if_closed(self) -> None:
-        if self._closed:
-            raise self._closed_error()
+    def _scope(self) -> device_scope:
+        """The session's GPU, for one turn. Raises EngineError when the session is closed."""
+        self._raise_if(self._closed)
+        return device_scope(self._device)
 
-    def _closed_error(self) -> EngineError:
-        return EngineError(f"{self._path}: the session is closed; open a new one")
+    def _raise_if(self, is_closed: bool) -> None:
+        if is_closed:
+            raise EngineError(f"{self._path}: the session is closed; open a new one")
 
     def close(self) -> None:
         """Cancels submitted runs that have not begun, waits for running work and frees everything on the GPU. A second
         call does nothing."""
         if self._closed:
             return
+        with self._submitting:
+            self._closing = True
         if self._worker is not None:
             self._worker.close()
         with self._lock:
@@ -315,5 +300,5 @@ class Session:
         self.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(EngineError):  # when the process ends, the driver may be gone already
+        with contextlib.suppress(AttngraftError):  # when the process ends, the driver may be gone already
             self.close()

@@ -13,6 +13,7 @@ from attngraft.errors import EngineError
 from attngraft.runtime import DeviceArray, Session
 from attngraft.runtime.cuda import LEGACY_STREAM
 from fake_bench import Bench, CudaArray, aligned, expected, log_calls, on_device, rows
+from fake_tensorrt import FakeContext
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +128,20 @@ def test_what_cannot_be_bound(bench: Bench) -> None:
         bench.behaviour.data_dependent = True
         with pytest.raises(EngineError, match="output 'y': its shape depends on the input's values"):
             run.bind({"x": CudaArray(aligned(rows(5)))})
+
+
+def test_an_address_that_tensorrt_refuses_leaves_nothing_half_set(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session(bench.engine, cuda_graph=False) as run:
+        run.run({"x": rows(2)})
+        bound = run.bind({"x": CudaArray(aligned(rows(2, 50)))})
+        with monkeypatch.context() as patch:
+            accept = FakeContext.set_tensor_address
+            patch.setattr(FakeContext, "set_tensor_address", lambda s, n, a: n == "x" and accept(s, n, a))
+            with pytest.raises(EngineError, match="tensor 'y': TensorRT refuses its buffer"):
+                bound.run()
+        np.testing.assert_array_equal(run.run({"x": rows(2, 1)})["y"], expected(rows(2, 1)))
 
 
 def test_a_bound_run_of_a_closed_session(bench: Bench) -> None:

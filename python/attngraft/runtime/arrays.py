@@ -115,7 +115,7 @@ def view_array(
 
 
 def _view_torch(torch: Any, value: Any, device: int, producers: Producers) -> ArrayView | None:
-    """What DLPack says of a plain contiguous tensor, twenty times as fast; None for any other, for DLPack to refuse."""
+    """What DLPack says of a plain contiguous tensor, with no capsule to make and read; None for any other tensor."""
     dtype = str(value.dtype).removeprefix("torch.")
     if (
         value.get_device() != device

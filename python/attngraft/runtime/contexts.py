@@ -68,6 +68,7 @@ class ExecutionContext:
         if self.served == key:
             return
         names = (spec.name for spec in self.specs if spec.is_input)
+        self.served = None  # an error below must not leave half of the old addresses in force
         self._set_shapes(dict(zip(names, key.shapes)))
         for spec, address in zip(self.specs, key.addresses):
             self._set_address(spec.name, address)
@@ -76,7 +77,7 @@ class ExecutionContext:
     def _set_shapes(self, shapes: Mapping[str, Shape]) -> None:
         if shapes == self._shapes:
             return
-        self.served = self._shapes = None  # an error below must not leave half of the old shapes in force
+        self.served = self._shapes = None  # nor half of the old shapes
         for name, shape in shapes.items():
             if not self.context.set_input_shape(name, shape):
                 raise EngineError(f"input {name!r}: TensorRT refuses shape {format_shape(shape)}")

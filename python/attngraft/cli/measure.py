@@ -157,7 +157,7 @@ def _add_inputs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", type=int, default=0, help="of the inputs that are made up (default 0)")
 
 
-def add_commands(commands: Commands) -> None:
+def _add_bench(commands: Commands) -> None:
     bench = add_command(commands, "bench", _bench, "time engines against each other, part by part of a run")
     bench.add_argument("engine", type=Path, nargs="+", metavar="ENGINE", help="several take turns")
     _add_inputs(bench)
@@ -185,6 +185,8 @@ def add_commands(commands: Commands) -> None:
         "--svg", type=Path, metavar="FILE", help="write the plots of latency against --batch or --length"
     )
 
+
+def _add_profile(commands: Commands) -> None:
     profile = add_command(commands, "profile", _profile, "show GPU time by attention site and by layer")
     profile.add_argument("engine", type=Path, metavar="ENGINE")
     profile.add_argument(
@@ -200,3 +202,8 @@ def add_commands(commands: Commands) -> None:
     )
     profile.add_argument("--json", action="store_true", help="print all layers and sites as JSON")
     profile.set_defaults(batch=None, length=None)
+
+
+def add_commands(commands: Commands) -> None:
+    _add_bench(commands)
+    _add_profile(commands)

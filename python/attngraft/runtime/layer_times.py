@@ -16,7 +16,7 @@ from typing import Any
 from attngraft.engine.layers import EngineLayer, layers_of_inspector
 from attngraft.engine.sidecar import EngineCard
 from attngraft.errors import EngineError
-from attngraft.runtime.sweep import Sweep, describe_shapes, fill_inputs, sweep_points
+from attngraft.runtime.sweep import Sweep, describe_shapes, engine_points, fill_inputs
 from attngraft.runtime.timed_engine import TimedEngine, opened_engines
 from attngraft.runtime.timing import WARM_UP_RUNS, WARM_UP_S
 
@@ -80,7 +80,7 @@ def time_layers(
         raise EngineError(f"{runs} runs: give at least one")
     sweep = inputs or Sweep()
     with opened_engines([engine], device) as (timed,):
-        (point,) = sweep_points(timed.specs, sweep)
+        (point,) = engine_points(timed, sweep)
         if progress is not None:
             progress(f"profiling {timed.path} with {timed.label}: {describe_shapes(point.shapes)}")
         timed.prepare(fill_inputs(timed.specs, point.shapes, sweep.given, seed))

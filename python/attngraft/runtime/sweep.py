@@ -19,7 +19,17 @@ from attngraft.runtime.tensors import TensorSpec
 from attngraft.runtime.timed_engine import TimedEngine, opened_engines
 from attngraft.runtime.timing import EngineTimes, check_request, time_opened
 
-__all__ = ["Length", "Point", "PointTimes", "Sweep", "describe_shapes", "fill_inputs", "sweep_engines", "sweep_points"]
+__all__ = [
+    "Length",
+    "Point",
+    "PointTimes",
+    "Sweep",
+    "describe_shapes",
+    "engine_points",
+    "fill_inputs",
+    "sweep_engines",
+    "sweep_points",
+]
 
 Shape = tuple[int, ...]
 Progress = Callable[[str], None]
@@ -99,6 +109,14 @@ def sweep_points(specs: Sequence[TensorSpec], sweep: Sweep) -> list[Point]:
     return points
 
 
+def engine_points(timed: TimedEngine, sweep: Sweep) -> list[Point]:
+    """sweep_points of an engine that is loaded; errors name it."""
+    try:
+        return sweep_points(timed.specs, sweep)
+    except EngineError as error:
+        raise EngineError(f"{timed.path}: {error}") from None
+
+
 def _check_names(inputs: Mapping[str, TensorSpec], sweep: Sweep) -> None:
     listed = ", ".join(inputs)
     axes = sweep.length.axes if sweep.length else ()
@@ -152,7 +170,7 @@ def sweep_engines(
     check_request(engines, modes, rounds, runs)
     with opened_engines(engines, device) as opened:
         specs = opened[0].specs
-        points = sweep_points(specs, sweep)
+        points = engine_points(opened[0], sweep)
         dtypes = {spec.name: spec.dtype for spec in specs} | {name: a.dtype.name for name, a in sweep.given.items()}
         for point in points:
             _check_point(opened, point, dtypes)

@@ -122,6 +122,7 @@ class TimedEngine:
             self._stage(arrays)
             for copy in self._to_device:
                 copy_async(*copy, self.stream.handle)
+            self._messages.clear()  # what was said before is not this run's failure
             self.enqueue()
             self.stream.wait()
         except EngineError as error:

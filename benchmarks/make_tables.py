@@ -74,6 +74,15 @@ SECTIONS = {
         "plugin cuts the graph in two, so that TensorRT's own fused attention no longer applies: `auto` therefore "
         "keeps such sites. Measured by `python -m benchmarks.models_in_tensorrt`.",
     ),
+    "session": (
+        "Serving, with CUDA graphs and without",
+        "Wall time of a run, p50 / p99. *Host to host*: inputs from page-locked memory and outputs back into it, the "
+        "work enqueued plainly (`plain`) or replayed (`graph`). *Device to device*: `Session.run` on tensors that are "
+        "on the GPU, with its graph and without, beside a loop that launches the same graph and waits for it "
+        "(`launch`), and one that also copies inputs and outputs as the session does (`and copies`). `adds` is what "
+        "the session's median has over that of `launch`, and `of it Python` over that of `and copies`. `limit` is for "
+        "the transformer layers' products alone. Measured by `python -m benchmarks.session_latency`.",
+    ),
     "rewriter-zoo": (
         "The rewriter over a zoo of exports",
         "Exports of small models with random weights (`python -m benchmarks.zoo`), each with its true number of "
@@ -106,7 +115,7 @@ SECTIONS = {
     ),
 }
 
-LEFT_OUT_UNTIL_MEASURED = ("softmax-backward-kernel", "softmax-profile", "attention-profile")
+LEFT_OUT_UNTIL_MEASURED = ("softmax-backward-kernel", "softmax-profile", "attention-profile", "session")
 """Sections that the document has only once there are results."""
 
 
@@ -150,6 +159,7 @@ def _body(name: str, results: dict[str, Any]) -> str:
         "attention-in-tensorrt": _forms,
         "softmax-profile": _shares,
         "attention-profile": _shares,
+        "session": _sessions,
     }
     return tables.get(name, _section)(results)
 
@@ -198,6 +208,27 @@ def _shares(results: dict[str, Any]) -> str:
         waits = [f"{key.removeprefix('waits: ')} {share:.0%}" for key, share in found.items() if ":" in key]
         cells = [row["work"], row["dtype"], ", ".join(waits), _microseconds(row["ours_us"])]
         lines.append(_line([*cells, *(f"{found[key]:.0%}" if key in found else "" for key in busy)]))
+    return _header(results) + "\n\n" + "\n".join(lines)
+
+
+SERVED = {
+    "plain": "host to host, plain",
+    "graph": "graph",
+    "session-plain": "device to device, without graph",
+    "session": "session",
+    "bare-graph": "launch",
+    "bare-graph-and-copies": "and copies",
+}
+"""What was timed in results of the session, and its column."""
+
+
+def _sessions(results: dict[str, Any]) -> str:
+    lines = _head(["work", "type"], [*SERVED.values(), "adds", "of it Python", "limit"])
+    for row in results["rows"]:
+        found, notes = row["notes"]["percentiles_us"], row["notes"]
+        times = [f"{_microseconds(found[name]['p50'])} / {_microseconds(found[name]['p99'])}" for name in SERVED]
+        added = [f"{notes[key]:.1f}" for key in ("session_adds_us", "python_adds_us")]
+        lines.append(_line([row["work"], row["dtype"], *times, *added, _microseconds(row["bound_us"] or None)]))
     return _header(results) + "\n\n" + "\n".join(lines)
 
 

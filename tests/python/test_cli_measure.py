@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ from attngraft.rewrite import rewrite_model
 from attngraft.runtime.cuda import cuda_driver, cuda_runtime
 from attngraft.runtime.layer_times import LayerTime, LayerTimes
 from attngraft.runtime.site_times import group_by_site
+from benchmarks.make_tables import _body
+from benchmarks.session_latency import row_of
 from timed_gpu import COPY_US, GRAPH_LAUNCH_US, PLAIN_LAUNCH_US, WORK_US, TimedMachine
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -134,7 +137,7 @@ def test_bench_takes_inputs_from_files(
     [
         (["--batch", "1,9"], "fast.engine: input 'x': 9x4 is outside the engine's profile 1x4:2x4:8x4"),
         (["--shape", "x=2x5"], "2x5 is outside the engine's profile"),
-        (["--shape", "z=2x4"], "'z': the engine has no such input; its inputs are x"),
+        (["--shape", "z=2x4"], "fast.engine: input 'z': the engine has no such input; its inputs are x"),
         (["--shape", "x"], "write NAME=1x3x224x224"),
         (["--batch", "1,x"], "--batch '1,x': not understood"),
         (["--batch", "0"], "sizes above 0"),
@@ -332,3 +335,22 @@ def test_nodes_of_a_site_go_from_its_operands_to_its_result(data_folder: Path) -
     assert site_of_layer(EngineLayer("k", nodes=(f"{own}/MatMul", f"{own}/query/MatMul")), [site]) is None
     assert site_of_layer(EngineLayer("k", nodes=(f"{own}/query/MatMul", f"{own}/Softmax")), [site]) is site
     assert site_of_layer(EngineLayer("k"), [site]) is None
+
+
+def test_results_of_the_session_become_a_table() -> None:
+    whole = {"plain": [400.0, 420.0, 440.0], "graph": [300.0, 310.0, 320.0]}
+    served = {
+        "session": [220.0, 230.0],
+        "session-plain": [330.0],
+        "bare-graph": [212.0],
+        "bare-graph-and-copies": [218.0],
+    }
+    row = row_of("BERT-base fp16 B1 S384", "float16", whole, served, bound_us=50.0)
+    assert (row.ours_us, row.peers_us["bare-graph"], row.notes["session_adds_us"]) == (225.0, 212.0, 13.0)
+    versions = dict.fromkeys(("device", "driver", "cuda", "tensorrt", "torch"), "x")
+    results = {**versions, "commit": "c", "date": "2026-01-01T00:00:00Z", "rows": [dataclasses.asdict(row)]}
+    last = _body("session", results).splitlines()[-1]
+    assert last == (
+        "| BERT-base fp16 B1 S384 | float16 | 420 / 440 | 310 / 320 | 330 / 330 | 225 / 230 | 212 / 212 | 218 / 218 | "
+        "13.0 | 7.0 | 50.0 |"
+    )

@@ -15,7 +15,7 @@ from attngraft.engine import ShapeRange
 from attngraft.errors import EngineError
 from attngraft.runtime import dlpack
 from attngraft.runtime.arrays import ArrayView, Producers, numpy_dtype, view_array
-from attngraft.runtime.tensors import TensorSpec, check_names, check_shapes_and_types
+from attngraft.runtime.tensors import TensorSpec, check_names, check_types_and_ranks
 from fake_bench import Bench
 
 TORCH_TYPES = {
@@ -269,14 +269,11 @@ def test_names() -> None:
         (np.ones((2, 8)), "is float64, but the engine takes float32"),
         (np.ones((2, 8), np.int32), "is int32, but the engine takes float32"),
         (np.ones((2, 8, 1), np.float32), "2x8x1 has rank 3"),
-        (np.ones((5, 8), np.float32), "5x8 is outside the engine's profile 1x8:2x8:4x8"),
-        (np.ones((0, 8), np.float32), "0x8 is outside"),
-        (np.ones((2, 7), np.float32), "2x7 is outside"),
     ],
 )
-def test_shapes_and_types(x: np.ndarray, reason: str) -> None:
+def test_types_and_ranks(x: np.ndarray, reason: str) -> None:
     mask = view(np.ones((2, 1), bool))
-    check_shapes_and_types(SPECS, {"x": view(np.ones((4, 8), np.float32)), "mask": mask})
+    check_types_and_ranks(SPECS, {"x": view(np.ones((4, 8), np.float32)), "mask": mask})
     with pytest.raises(EngineError, match=reason) as raised:
-        check_shapes_and_types(SPECS, {"x": view(x), "mask": mask})
+        check_types_and_ranks(SPECS, {"x": view(x), "mask": mask})
     assert "\n" not in str(raised.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,23 @@ def test_what_each_part_of_a_run_is(machine: TimedMachine, mode: str, launch: in
         assert samples == pytest.approx([expected[part]] * 6), part
 
 
+def test_inputs_are_timed_in_the_profile_that_holds_them(machine: TimedMachine) -> None:
+    """The engine's profiles take up to 8x4, and from 1x2 to 32x8."""
+    machine.behaviour.profiles = 2
+    engine = machine.engine("fast.engine")
+    with opened_engines([engine]) as (timed,):
+        for inputs, profile in ((INPUTS, 0), ({"x": np.ones((20, 6), np.float32)}, 1), (INPUTS, 0)):
+            timed.prepare(inputs)
+            timed.capture()
+            timed.run("graph")
+            assert timed.context.active_optimization_profile == profile
+            (to_host,) = timed._to_host
+            answer = (ctypes.c_float * inputs["x"].size).from_address(to_host[0])
+            np.testing.assert_array_equal(np.ravel(answer), 2 * inputs["x"].ravel() + 1)
+        with pytest.raises(EngineError, match="outside each of the engine's profiles"):
+            timed.prepare({"x": np.ones((40, 4), np.float32)})
+
+
 def test_every_engine_and_mode_takes_its_turn_in_every_round(machine: TimedMachine) -> None:
     engines = [machine.engine("fast.engine"), machine.engine("slow.engine")]
     found = time_engines(engines, INPUTS, modes=("plain", "graph"), rounds=3, runs=2)
@@ -95,9 +113,8 @@ def test_the_answer_is_computed_and_nothing_stays_behind(machine: TimedMachine) 
         timed.capture()
         timed.run("graph")
         (to_host,) = timed._to_host
-        answer = np.frombuffer(machine.gpu.memory[to_host[0]], np.float32, 8).reshape(2, 4)
-        np.testing.assert_array_equal(answer, 2 * INPUTS["x"] + 1)
-        del answer
+        answer = (ctypes.c_float * 8).from_address(to_host[0])
+        np.testing.assert_array_equal(np.reshape(answer, (2, 4)), 2 * INPUTS["x"] + 1)
     del timed
     machine.contexts.clear()
     gc.collect()
@@ -114,7 +131,7 @@ def test_what_cannot_be_captured_is_an_error_with_the_reason(machine: TimedMachi
     machine.gpu.fail_capture = False
     with opened_engines([engine]) as (timed,):
         timed.prepare(INPUTS)
-        machine.contexts[-1].capturable = False
+        machine.behaviour.capturable = False
         with pytest.raises(EngineError, match=r"TensorRT says that this work cannot be captured"):
             timed.capture()
 
@@ -161,7 +178,7 @@ def test_no_engines_and_broken_ones(machine: TimedMachine) -> None:
 
 def test_an_error_while_running_names_the_engine(machine: TimedMachine) -> None:
     with opened_engines([machine.engine("fast.engine")]) as (timed,):
-        machine.contexts[-1].fail = True
+        machine.behaviour.fail = True
         with pytest.raises(EngineError, match=r"fast\.engine: TensorRT reports an error while running"):
             timed.prepare(INPUTS)
 

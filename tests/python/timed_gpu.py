@@ -12,7 +12,8 @@ import pytest
 from attngraft.engine.backends import Backend
 from attngraft.runtime import layer_times, loading, preflight, timed_engine, timing
 from attngraft.runtime.cuda import cuda_driver, cuda_runtime
-from fake_gpu import SUCCESS, FakeContext, FakeDriver, FakeEngine, FakeRuntime, fake_tensorrt, write_fake_plan
+from fake_gpu import SUCCESS, FakeDriver, FakeRuntime
+from fake_tensorrt import Behaviour, FakeContext, FakeEngine, fake_tensorrt, write_fake_plan
 
 COPY_US, PLAIN_LAUNCH_US, GRAPH_LAUNCH_US = 3, 40, 5
 WORK_US = {"fast.engine": 100, "slow.engine": 250}
@@ -66,13 +67,10 @@ class TimedRuntime(FakeRuntime):
 class TimedContext(FakeContext):
     """y = 2 x + 1, at the speed of the engine's file."""
 
-    def __init__(self, gpu: TimedRuntime, name: str) -> None:
-        super().__init__(gpu)
+    def __init__(self, gpu: TimedRuntime, name: str, behaviour: Behaviour) -> None:
+        super().__init__(gpu, behaviour)
         self.name = name
         self.profiler: Any = None
-
-    def get_tensor_address(self, name: str) -> int:
-        return self._addresses[name]
 
     def execute_async_v3(self, stream: int) -> bool:
         gpu, is_captured = self._gpu, stream in self._gpu.captures
@@ -91,14 +89,19 @@ class TimedContext(FakeContext):
 
 
 class TimedEngineOfTensorRT(FakeEngine):
-    """Its inspector answers `layers`, in the JSON that TensorRT gives."""
+    """Its inspector answers the machine's layers, in the JSON that TensorRT gives."""
 
-    def __init__(self, context: TimedContext, layers: list[Any]) -> None:
-        super().__init__(context)
-        self._layers = layers
+    def __init__(self, machine: TimedMachine, name: str) -> None:
+        super().__init__(machine.gpu, machine.behaviour)
+        self._machine = machine
+        self._name = name
+
+    def create_execution_context(self) -> TimedContext:
+        self._machine.contexts.append(TimedContext(self._machine.gpu, self._name, self._machine.behaviour))
+        return self._machine.contexts[-1]
 
     def create_engine_inspector(self) -> Any:
-        return SimpleNamespace(get_engine_information=lambda form: json.dumps({"Layers": self._layers}))
+        return SimpleNamespace(get_engine_information=lambda form: json.dumps({"Layers": self._machine.layers}))
 
 
 class TimedMachine:
@@ -108,6 +111,7 @@ class TimedMachine:
         self.folder = folder
         self.gpu = TimedRuntime()
         self.contexts: list[TimedContext] = []
+        self.behaviour = Behaviour()
         self.layers: list[Any] = [
             {"Name": "_gemm_mha_v2_myl0_7", "LayerType": "kgen", "Metadata": "[ONNX Layer: /layer.0/Softmax]"},
             {"Name": "/layer.0/out_myl0_8", "LayerType": "gemm", "Metadata": "[ONNX Layer: /layer.0/out]"},
@@ -130,8 +134,7 @@ class TimedMachine:
                 name = plan[HEADER_BYTES:].decode()
                 if name == "broken.engine":
                     return None
-                machine.contexts.append(TimedContext(machine.gpu, name))
-                return TimedEngineOfTensorRT(machine.contexts[-1], machine.layers)
+                return TimedEngineOfTensorRT(machine, name)
 
         return Runtime
 

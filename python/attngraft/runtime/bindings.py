@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,11 +20,9 @@ from attngraft.runtime.buffers import (
     PinnedBuffer,
     Region,
     copy_async,
-    poison_regions,
-    read_regions,
     region_bytes,
 )
-from attngraft.runtime.contexts import ExecutionContext, Layout
+from attngraft.runtime.contexts import Layout
 from attngraft.runtime.cuda import Event, Stream
 from attngraft.runtime.output_allocator import OutputMemory
 from attngraft.runtime.tensors import TensorSpec
@@ -75,50 +72,21 @@ class _Slot:
 
 
 class Bindings:
-    """Device buffers and staging of every input and output.
+    """Device buffers and staging of every input and output."""
 
-    A session with several contexts describes, takes and prepares by itself; who has one context gives it here and
-    calls `resize`.
-    """
-
-    def __init__(self, specs: tuple[TensorSpec, ...], context: Any, stream: Stream, device: int) -> None:
+    def __init__(self, specs: tuple[TensorSpec, ...], stream: Stream, device: int) -> None:
         self._pool = MemoryPool(device)
         self._slots = [_Slot(spec, self._pool.allocate(0, stream.handle)) for spec in specs]
         self._inputs = [slot for slot in self._slots if slot.spec.is_input]
         self._outputs = [slot for slot in self._slots if not slot.spec.is_input]
-        self._context = None if context is None else ExecutionContext(context, specs)
         self._stream = stream
         self._device = device
         self._staged: Event | None = None
         """Behind the last copies from staging memory, while they may be under way."""
         self._event = Event()
         self._layout: Layout | None = None
-        self._resized: dict[str, Shape] | None = None
         self.generation = 0
         """Raised whenever a buffer moves."""
-
-    def resize(self, shapes: dict[str, Shape]) -> bool:
-        """Sets the one context to these input shapes; True if they are new, and with them what was captured is stale.
-
-        Raises EngineError when TensorRT refuses a shape, shapes contradict each other, or an output's shape depends on
-        the data.
-        """
-        assert self._context is not None
-        if shapes == self._resized:
-            return False
-        self._resized = None  # an error below must not leave half of the old shapes in force
-        layout = self._context.describe(shapes)
-        for place in layout.unknown:
-            raise EngineError(
-                f"output {self._slots[place].spec.name!r}: its shape depends on the input's values, which is not served"
-            )
-        self._stream.wait()
-        self.take(layout)
-        for slot in self._slots:
-            if not self._context.context.set_tensor_address(slot.spec.name, slot.address):
-                raise EngineError(f"tensor {slot.spec.name!r}: TensorRT refuses its buffer")
-        self._resized = dict(shapes)
-        return True
 
     def take(self, layout: Layout) -> frozenset[int]:
         """Makes room for these shapes; returns the addresses where buffers no longer are. No buffer shrinks."""
@@ -183,13 +151,12 @@ class Bindings:
         return sum(slot.pinned.nbytes for slot in self._slots if slot.pinned is not None)
 
     def release(self) -> None:
-        """Lets go of the buffers and of TensorRT's context. An exception that somebody keeps may keep this object and
-        the slots: its traceback holds the frames that it passed."""
+        """Lets go of the buffers. An exception that somebody keeps may keep this object and the slots: its traceback
+        holds the frames that it passed."""
         for slot in self._slots:
             if slot.memory is not None:
                 slot.memory.buffer = None
             slot.buffer = slot.pinned = slot.staging = slot.memory = None
-        self._context = None
 
     def upload(self, views: Mapping[str, ArrayView], pads: Mapping[str, bytes] | None = None) -> None:
         """Copies the inputs into their buffers, in the session's stream.
@@ -274,11 +241,3 @@ class Bindings:
             for slot, shape, nbytes in zip(self._slots, layout.shapes, layout.nbytes)
             if not slot.spec.is_input
         }
-
-    def snapshot(self) -> list[bytes]:
-        """The outputs' bytes, for comparison; waits for them."""
-        return read_regions(self.outputs, self._stream)
-
-    def poison_outputs(self) -> None:
-        """Overwrites the outputs, in the session's stream."""
-        poison_regions(self.outputs, self._stream)

@@ -114,8 +114,8 @@ class Contexts:
         engine: Any,
         specs: tuple[TensorSpec, ...],
         stream: Stream,
-        allocator: Callable[[str], Any],
         reason: Callable[[], str],
+        allocator: Callable[[str], Any] | None = None,
     ) -> None:
         self._engine = engine
         self._specs = specs

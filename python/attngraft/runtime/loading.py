@@ -21,6 +21,8 @@ class LoadedEngine:
 
     trt: Any
     """The TensorRT package."""
+    label: str
+    """Its name and version."""
     engine: Any
     runtime: Any
 
@@ -45,7 +47,7 @@ def load_engine(found: Preflight, reason: Callable[[], str]) -> LoadedEngine:
     engine = runtime.deserialize_cuda_engine(found.path.read_bytes())
     if engine is None:
         raise EngineError(f"{found.path}: {backend.title} cannot load it: {reason()}")
-    return LoadedEngine(backend.module, engine, runtime)
+    return LoadedEngine(backend.module, backend.label, engine, runtime)
 
 
 def why(messages: MessageLog, allocation_error: Callable[[], str | None] | None = None) -> str:

@@ -31,7 +31,8 @@ def made_up_inputs(card: EngineCard | None, given: Mapping[str, object], seed: i
 
 
 def made_up_array(shape: tuple[int, ...], dtype: str, generator: np.random.Generator) -> np.ndarray:
-    """Normal values of a floating type; else ones, which are legal as ids and in masks. `dtype` by NumPy's name."""
+    """Normal values of a floating type, by which a GPU is as fast as it will be (with zeros it would be faster); else
+    ones, which are legal as ids and in masks. `dtype` by NumPy's name."""
     kind = numpy_dtype(dtype)
     if np.issubdtype(kind, np.integer) or kind == np.bool_:
         return np.ones(shape, dtype=kind)

@@ -98,10 +98,10 @@ class Session:
         profiles = read_profiles(engine, self._specs)
         bucket_plan = None if buckets is None else BucketPlan(buckets, self._specs, profiles)
         self._pads = {} if bucket_plan is None else bucket_plan.pads
-        bindings = self._bindings = Bindings(self._specs, None, self._stream, self._device)
+        bindings = self._bindings = Bindings(self._specs, self._stream, self._device)
         reason = functools.partial(why, self._messages, bindings.allocation_error)
         self._contexts = Contexts(
-            engine, self._specs, self._stream, lambda name: output_allocator(trt, bindings.output_memory(name)), reason
+            engine, self._specs, self._stream, reason, lambda name: output_allocator(trt, bindings.output_memory(name))
         )
         self._contexts.of(0)  # so that an engine that does not fit into memory is refused here
         self._planner = Planner(self._specs, profiles, bucket_plan, self._contexts, bindings, self._cache)

@@ -13,8 +13,7 @@ import numpy as np
 
 from attngraft.engine.shapes import format_shape
 from attngraft.errors import EngineError
-from attngraft.runtime.arrays import numpy_dtype
-from attngraft.runtime.run_inputs import draw_values
+from attngraft.runtime.run_inputs import made_up_array
 from attngraft.runtime.tensors import TensorSpec
 from attngraft.runtime.timed_engine import TimedEngine, opened_engines
 from attngraft.runtime.timing import EngineTimes, check_request, time_opened
@@ -142,9 +141,7 @@ def fill_inputs(
     """Arrays of these shapes for all inputs: those that are given, and drawn ones."""
     generator = np.random.default_rng(seed)
     return {
-        spec.name: given[spec.name]
-        if spec.name in given
-        else draw_values(generator, numpy_dtype(spec.dtype), shapes[spec.name])
+        spec.name: given[spec.name] if spec.name in given else made_up_array(shapes[spec.name], spec.dtype, generator)
         for spec in specs
         if spec.is_input
     }

@@ -14,7 +14,6 @@ from attngraft.runtime.arrays import ArrayView
 __all__ = [
     "TensorSpec",
     "check_names",
-    "check_shapes_and_types",
     "check_types_and_ranks",
     "outside_profile",
     "read_tensors",
@@ -77,14 +76,6 @@ def check_types_and_ranks(specs: tuple[TensorSpec, ...], views: Mapping[str, Arr
                 f"input {spec.name!r}: {format_shape(view.shape)} has rank {len(view.shape)}, but the engine takes "
                 f"{spec.profile}"
             )
-
-
-def check_shapes_and_types(specs: tuple[TensorSpec, ...], views: Mapping[str, ArrayView]) -> None:
-    """Raises EngineError for a wrong type, a wrong rank, or a shape outside the engine's first profile."""
-    check_types_and_ranks(specs, views)
-    for spec in specs:
-        if spec.profile is not None and not spec.profile.contains(views[spec.name].shape):
-            raise outside_profile(spec.name, views[spec.name].shape, spec.profile)
 
 
 def outside_profile(name: str, shape: tuple[int, ...], profile: ShapeRange) -> EngineError:

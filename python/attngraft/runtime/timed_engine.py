@@ -20,11 +20,14 @@ from attngraft.errors import CaptureError, EngineError
 from attngraft.runtime.arrays import ArrayView, numpy_dtype
 from attngraft.runtime.bindings import Bindings
 from attngraft.runtime.buffers import PinnedBuffer, copy_async
+from attngraft.runtime.contexts import Contexts, Layout
 from attngraft.runtime.cuda import Event, Stream, call, device_scope, require_device
 from attngraft.runtime.graph import CapturedGraph
-from attngraft.runtime.loading import error_reason, load_engine
+from attngraft.runtime.graph_cache import GraphKey
+from attngraft.runtime.loading import load_engine, why
 from attngraft.runtime.preflight import preflight_engine
-from attngraft.runtime.tensors import check_names, check_shapes_and_types, read_tensors
+from attngraft.runtime.profiles import choose_profile, read_profiles
+from attngraft.runtime.tensors import check_names, check_types_and_ranks, read_tensors
 
 __all__ = ["MODES", "PARTS", "TimedEngine", "TimingEvent", "opened_engines"]
 
@@ -51,21 +54,27 @@ class TimingEvent(Event):
 
 
 class TimedEngine:
-    """One engine with a stream, a context and buffers. All of it is to be used inside `device_scope`.
+    """One engine with a stream, buffers, and a context for each profile. All of it is to be used inside
+    `device_scope`.
 
     Raises EngineError when the engine does not fit this machine.
     """
 
     def __init__(self, path: str | Path, *, device: int = 0) -> None:
         found = preflight_engine(path, device=device)
+        found.raise_if_unfit()
         self.path, self.card = found.path, found.card
         self._graph: CapturedGraph | None = None
         self._messages = MessageLog().open()
         try:
-            self._loaded = load_engine(found, self._messages)
-            self.specs = read_tensors(self._loaded.backend.module, self._loaded.engine)
+            self._loaded = load_engine(found, self._reason)
+            self.specs = read_tensors(self.tensorrt, self.engine)
+            self._profiles = read_profiles(self.engine, self.specs)
             self.stream = Stream()
-            self._bindings = Bindings(self.specs, self.context, self.stream, device)
+            self._contexts = Contexts(self.engine, self.specs, self.stream, self._reason)
+            self._bindings = Bindings(self.specs, self.stream, device)
+            self._profile = 0
+            self._contexts.of(self._profile)  # so that an engine that does not fit into memory is refused here
         except BaseException as error:
             self._messages.close()
             raise self._named(error) from None
@@ -76,8 +85,8 @@ class TimedEngine:
 
     @property
     def context(self) -> Any:
-        """TensorRT's execution context."""
-        return self._loaded.context
+        """TensorRT's execution context for the inputs that were last made room for."""
+        return self._contexts.of(self._profile).context
 
     @property
     def engine(self) -> Any:
@@ -87,26 +96,42 @@ class TimedEngine:
     @property
     def tensorrt(self) -> Any:
         """The TensorRT package that serves it."""
-        return self._loaded.backend.module
+        return self._loaded.trt
 
     @property
     def label(self) -> str:
         """TensorRT and its version."""
-        return self._loaded.backend.label
+        return self._loaded.label
 
     def fit(self, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]) -> None:
-        """Makes room for inputs of these shapes and types. A graph of other ones is gone.
+        """Makes room for inputs of these shapes and types, in the first profile that holds them. A graph of other ones
+        is gone.
 
-        Raises EngineError for inputs that the engine has not, and for types and shapes that it does not take.
+        Raises EngineError for inputs that the engine has not, for types and shapes that it does not take, and for an
+        output whose shape depends on the inputs' values.
         """
         self._drop_graph()
         try:
             check_names(self.specs, shapes)
             views = {name: ArrayView(shape, dtypes[name], None, 0, None) for name, shape in shapes.items()}
-            check_shapes_and_types(self.specs, views)
-            self._bindings.resize(dict(shapes))
+            check_types_and_ranks(self.specs, views)
+            self._layout = self._set(shapes)
         except EngineError as error:
             raise self._named(error) from None
+
+    def _set(self, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
+        """Sets a context to these shapes and to buffers that hold them."""
+        self._profile = choose_profile(self._profiles, shapes).index
+        context = self._contexts.of(self._profile)
+        layout = context.describe(shapes)
+        for place in layout.unknown:
+            raise EngineError(
+                f"output {self.specs[place].name!r}: its shape depends on the input's values, which is not timed"
+            )
+        self._bindings.take(layout)
+        inputs = tuple(shape for spec, shape in zip(self.specs, layout.shapes) if spec.is_input)
+        context.prepare(GraphKey(self._profile, inputs, self._bindings.addresses))
+        return layout
 
     def prepare(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Puts these host arrays into page-locked memory and runs once, plainly. A graph of other inputs is gone.
@@ -130,14 +155,12 @@ class TimedEngine:
 
     def _stage(self, inputs: Mapping[str, np.ndarray]) -> None:
         self._pinned, self._to_device, self._to_host = [], [], []
-        for spec in self.specs:
-            address = int(self.context.get_tensor_address(spec.name))
-            shape, dtype = tuple(self.context.get_tensor_shape(spec.name)), numpy_dtype(spec.dtype)
-            nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        places = zip(self.specs, self._bindings.addresses, self._layout.shapes, self._layout.nbytes)
+        for spec, address, shape, nbytes in places:
             pinned = PinnedBuffer(nbytes)
             self._pinned.append(pinned)
             if spec.is_input:
-                np.copyto(pinned.array(shape, dtype), inputs[spec.name])
+                np.copyto(pinned.array(shape, numpy_dtype(spec.dtype)), inputs[spec.name])
                 self._to_device.append((address, pinned.address, nbytes))
             else:
                 self._to_host.append((pinned.address, address, nbytes))
@@ -156,7 +179,7 @@ class TimedEngine:
     def enqueue(self) -> None:
         """Puts the engine's work into the stream, without a graph. Raises EngineError."""
         if not self.context.execute_async_v3(self.stream.handle):
-            raise EngineError(f"TensorRT reports an error while running: {error_reason(self._messages)}")
+            raise EngineError(f"TensorRT reports an error while running: {self._reason()}")
 
     def replay(self) -> None:
         """Puts the captured work into the stream."""
@@ -195,6 +218,9 @@ class TimedEngine:
             (finished - started) / 1e3,
         )
 
+    def _reason(self) -> str:
+        return why(self._messages)
+
     def _named(self, error: BaseException) -> BaseException:
         """The same error with the engine's path in front; others than EngineError as they are."""
         if not isinstance(error, EngineError) or str(error).startswith(str(self.path)):
@@ -212,9 +238,10 @@ class TimedEngine:
             self.stream.wait()
         self._drop_graph()
         self._bindings.release()
+        self._contexts.release()
+        self._loaded.release()
         self._pinned = []
         del self._bindings
-        del self._loaded
         self._messages.close()
 
 

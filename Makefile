@@ -29,7 +29,7 @@ STAMPS := $(VENV)/stamps
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CONSTRAINTS := tests/constraints.txt
 BUILD_FILES := CMakeLists.txt pyproject.toml $(CONSTRAINTS) Makefile
-SOURCES := $(shell find plugin cmake python onnx_export tests/cpp -type f -not -path '*/__pycache__/*')
+SOURCES := $(shell find plugin cmake python onnx_export tests/cpp examples -type f -not -path '*/__pycache__/*')
 
 # $(call install,EXTRAS,OPTIONS): first what the package and its extras need, then the package. That is compiled in $(BUILD),
 # where the C++ tests run too, with the tools in .venv, so that only what changed is compiled again.

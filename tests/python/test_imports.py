@@ -14,7 +14,7 @@ import pytest
 import attngraft
 
 PACKAGE = Path(attngraft.__file__).parent
-ORDER = ("onnx_graph", "match", "lower", "verify", "rewrite", "engine", "runtime", "cli")
+ORDER = ("onnx_graph", "match", "lower", "verify", "rewrite", "engine", "runtime", "bundle", "cli")
 """Each part may import those before it."""
 
 FREE = ("contract", "errors")
@@ -94,6 +94,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
         "from attngraft import load_model, match_model, rewrite_model, save_model, verify_models",
         "import attngraft.engine",
         "import attngraft.runtime",
+        "import attngraft.bundle",
         "import attngraft.doctor",
         "import attngraft.cli",
     ],

@@ -1,4 +1,4 @@
-"""The command line: inspect, rewrite, verify, build, run, bench, profile, probe, doctor.
+"""The command line: inspect, rewrite, verify, build, run, bench, profile, bundle, probe, doctor.
 
 Results go to standard output, progress and errors to standard error. An error is one line and exit status 1, an
 interruption exit status 130; either way no file is left half-written.
@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attngraft.cli import engines, measure, models
+from attngraft.cli import bundle, engines, measure, models
 from attngraft.errors import AttngraftError
 
 __all__ = ["main"]
@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     models.add_commands(commands)
     engines.add_commands(commands)
     measure.add_commands(commands)
+    bundle.add_commands(commands)
     return parser
 
 

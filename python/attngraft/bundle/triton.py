@@ -223,9 +223,9 @@ def _plugin_lines(source: BundleSource) -> list[str]:
 def _batching_lines(batching: Batching) -> list[str]:
     if batching.max_batch:
         return _wrap(
-            "The first dimension of every tensor is the batch, whose rows do not know of each other; requests are put "
-            "together, and a CUDA graph serves the batches that are a little smaller too. If the rows do depend on "
-            "each other, make the bundle again with --max-batch 0."
+            "The first dimension of every tensor is taken for a batch: requests are put together into one, and a CUDA "
+            "graph serves batches that are a little smaller than its own too. That is right where no row depends on "
+            "another, as with all batching in Triton; else make the bundle again with --max-batch 0."
         )
     return _wrap(
         "CUDA graphs are captured for the profiles' usual and largest shapes. Older TensorRT backends, of before their "

@@ -1,6 +1,6 @@
 """A model repository for Triton Inference Server's TensorRT backend. In: an engine and its card. Out: its files.
 
-The backend runs an engine's own code only with `version-compatible=true`, and opens the libraries of `plugins=` before
+The backend permits an engine's own code with `version-compatible=true` alone, and opens the libraries of `plugins=` before
 it loads any engine. It finds the graphs of models without batching only since its pull request 125.
 """
 
@@ -211,9 +211,9 @@ def _plugin_lines(source: BundleSource) -> list[str]:
         )
     elif source.card.plugin_embedded:
         text = (
-            "The plugin library is inside the engine. The TensorRT backend loads such an engine only with the option "
-            "above, which lets every engine of this server run code that it carries: serve engines that you trust. "
-            "Without the option, build the engine with --no-embed and bundle it again; the library then lies beside it."
+            "The plugin library is inside the engine. The option above permits TensorRT to run code that an engine "
+            "carries; it holds for every engine of this server, so serve engines that you trust. To do without it, build "
+            "the engine with --no-embed and bundle it again: the library then lies beside the engine."
         )
     else:
         return []

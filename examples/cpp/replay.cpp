@@ -136,7 +136,8 @@ static void run(fs::path const& folder, int replays)
     std::ifstream file(plan, std::ios::binary);
     require(file.is_open() && !fs::is_directory(plan), folder.string() + ": is no bundle, it has no model.engine to read");
     std::vector<char> const data((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    int32_t const version = tensorRt<int32_t()>("getInferLibVersion")(); // major * 10000 + minor * 100 + patch
+    // Major * 10000 + minor * 100 + patch. All that is called here is in every TensorRT of one major.
+    int32_t const version = tensorRt<int32_t()>("getInferLibVersion")();
     require(version / 10000 == NV_TENSORRT_MAJOR,
         "compiled for TensorRT " + std::to_string(NV_TENSORRT_MAJOR) + ", but found " + std::to_string(version / 10000));
     cudaStream_t stream = nullptr; // made first: TensorRT is not at its best where no GPU is
@@ -146,7 +147,7 @@ static void run(fs::path const& folder, int replays)
         library.string() + ": TensorRT cannot load the plugin library");
     Logger logger; // outlives the runtime, as that does the engine
     std::unique_ptr<IRuntime> const runtime(static_cast<IRuntime*>(
-        tensorRt<void*(void*, int32_t)>("createInferRuntime_INTERNAL")(&logger, NV_TENSORRT_VERSION)));
+        tensorRt<void*(void*, int32_t)>("createInferRuntime_INTERNAL")(&logger, version)));
     require(runtime != nullptr, "TensorRT cannot start here");
     runtime->setEngineHostCodeAllowed(!isLibraryApart); // the engine may carry the library
     std::unique_ptr<ICudaEngine> const engine(runtime->deserializeCudaEngine(data.data(), data.size()));

@@ -11,6 +11,11 @@ import pytest
 from build_support import REPOSITORY
 
 from attngraft.contract import DOMAIN
+from attngraft.engine.backends import load_backend, register_plugins
+from attngraft.engine.logger import process_logger
+from attngraft.engine.network import count_plugin_layers
+from attngraft.engine.rtx import prepare_parser
+from attngraft.plugin_library import plugin_library
 from attngraft.rewrite import rewrite_model
 
 DATA = REPOSITORY / "tests" / "data"
@@ -52,3 +57,20 @@ def test_the_file_for_the_tensorrt_provider(lowered: Path, monkeypatch: pytest.M
     assert not [function for function in after.functions if function.domain == DOMAIN]
     with pytest.raises(Exception, match="trt.plugins:.*is not a registered function/op"):
         onnxruntime.InferenceSession("trt.onnx", providers=["CPUExecutionProvider"])
+
+
+def test_a_parser_of_tensorrt_makes_plugin_layers_of_it(lowered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT-RTX's, which is here: it goes by the attributes, whatever the nodes' domain is."""
+    monkeypatch.chdir(lowered.parent)
+    document = (REPOSITORY / "docs" / "deployment.md").read_text()
+    exec(re.findall(r"```python\n(.*?)```", document, re.DOTALL)[0], {})
+    backend = load_backend("rtx")
+    trt = backend.module
+    register_plugins(trt.get_plugin_registry(), plugin_library())
+    prepare_parser(plugin_library())
+    builder = trt.Builder(process_logger(trt))
+    network = builder.create_network(0)
+    parser = trt.OnnxParser(network, process_logger(trt))
+    assert parser.parse_from_file("trt.onnx"), parser.get_error(0).desc()
+    sites = [node for node in onnx.load("lowered.onnx").graph.node if node.domain == DOMAIN]
+    assert count_plugin_layers(backend, network) == len(sites) > 0

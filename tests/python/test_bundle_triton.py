@@ -14,7 +14,7 @@ from build_support import run_python
 from bundle_cases import CARD, FIXED, files_below, one_input, tensor, write_engine
 from triton_schema import parse_config
 
-from attngraft.bundle import check_bundle, write_bundle
+from attngraft.bundle import batching, check_bundle, graph_shapes, triton, write_bundle
 from attngraft.bundle.text_format import format_message
 from attngraft.contract import MaskedSoftmax
 from attngraft.engine import build_engine
@@ -119,6 +119,19 @@ def test_a_batch_of_one_is_a_batch(tmp_path: Path) -> None:
     assert tensors_of(config.input) == [("x", "TYPE_FP32", [-1], None)]
     assert not config.HasField("dynamic_batching")
     assert graphs_of(config) == [(1, {"x": [8]}, None), (1, {"x": [16]}, None)]
+
+
+def test_several_profiles_are_all_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = {"x": ShapeRange.parse("1x8:2x8:4x8")}, {"x": ShapeRange.parse("1x64:1x64:2x64")}
+    for module in (batching, graph_shapes, triton):
+        monkeypatch.setattr(module, "profiles_of", lambda card: (short, long))
+    config = config_of(tmp_path, one_input((-1, -1), "1x8:2x8:4x8", (-1, 2)))
+    assert list(config.instance_group[0].profile) == ["0", "1"]
+    assert config.max_batch_size == 4
+    assert [(batch, shapes["x"]) for batch, shapes, _ in graphs_of(config)] == [
+        *((batch, [8]) for batch in (1, 2, 4)),
+        *((batch, [64]) for batch in (1, 2)),
+    ]
 
 
 MASKED = replace(

@@ -9,6 +9,7 @@ version that built the engine) and cuda-python (cuda.bindings). The inputs are z
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import importlib
 import json
@@ -41,6 +42,7 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
             raise Problem(f"{folder / name}: is not the file that the bundle was written with; copy the bundle again")
 
 
+@functools.cache
 def import_package(name: str) -> Any:
     try:
         return importlib.import_module(name)
@@ -116,7 +118,8 @@ def time_graph(trt: Any, engine: Any, graph: dict[str, Any], replays: int) -> st
             raise Problem("TensorRT reports an error while running, see above")
 
     milliseconds(enqueue, stream, 1)  # what TensorRT sets up at the first run must not be captured
-    cuda("cudaStreamBeginCapture", stream, import_package("cuda.bindings.runtime").cudaStreamCaptureMode(1))
+    modes = import_package("cuda.bindings.runtime").cudaStreamCaptureMode
+    cuda("cudaStreamBeginCapture", stream, modes.cudaStreamCaptureModeThreadLocal)
     enqueue()
     captured = cuda("cudaStreamEndCapture", stream)
     executable = cuda("cudaGraphInstantiate", captured, 0)

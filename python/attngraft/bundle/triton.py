@@ -1,7 +1,7 @@
 """A model repository for Triton Inference Server's TensorRT backend. In: an engine and its card. Out: its files.
 
-The backend permits an engine's own code with `version-compatible=true` alone, and opens the libraries of `plugins=` before
-it loads any engine. It finds the graphs of models without batching only since its pull request 125.
+The backend permits an engine's own code with `version-compatible=true` alone, and opens the libraries of `plugins=`
+before it loads any engine. It finds the graphs of models without batching only since its pull request 125.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ def _plugin_lines(source: BundleSource) -> list[str]:
     elif source.card.plugin_embedded:
         text = (
             "The plugin library is inside the engine. The option above permits TensorRT to run code that an engine "
-            "carries; it holds for every engine of this server, so serve engines that you trust. To do without it, build "
-            "the engine with --no-embed and bundle it again: the library then lies beside the engine."
+            "carries; it holds for every engine of this server, so serve engines that you trust. To do without it, "
+            "build the engine with --no-embed and bundle it again: the library then lies beside the engine."
         )
     else:
         return []

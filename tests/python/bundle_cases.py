@@ -34,9 +34,9 @@ CARD = EngineCard(
     source_sha256="00" * 32,
     inputs=(tensor("ids", "int64", -1, -1), tensor("lengths", "int32", -1)),
     outputs=(tensor("y", "float16", -1, -1, 64), tensor("pooled", "bfloat16", -1, 64)),
-    profile={"ids": ShapeRange.parse("1x8:4x128:6x512"), "lengths": ShapeRange.parse("1:4:6")},
+    profile={"ids": ShapeRange.parse("1x8:6x128:7x512"), "lengths": ShapeRange.parse("1:6:7")},
 )
-"""A model with a batch dimension: batches of 1 to 6, 4 as a rule, of up to 512 tokens."""
+"""A model with a batch dimension: batches of 1 to 7, 6 as a rule, of up to 512 tokens."""
 
 FIXED = replace(
     CARD,

@@ -33,7 +33,7 @@ def test_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     captured = capsys.readouterr()
     assert captured.err == ""
     assert captured.out.splitlines()[1:] == [
-        "model bert: max_batch_size 4, the profiles take batches of 1 to 6",
+        "model bert: max_batch_size 4, the profiles take batches of 1 to 7",
         "plugin library: libattngraft.so, beside the engine",
     ]
     config = (target / "bert" / "config.pbtxt").read_text()

@@ -61,7 +61,7 @@ def tensors_of(tensors: Any) -> list[tuple[str, str, list[int], list[int] | None
 def test_a_model_with_a_batch_dimension(tmp_path: Path) -> None:
     config = config_of(tmp_path, CARD, name="bert", instances=2)
     assert (config.name, config.platform, config.default_model_filename) == ("bert", "tensorrt_plan", "model.plan")
-    assert config.max_batch_size == 6
+    assert config.max_batch_size == 7
     assert tensors_of(config.input) == [("ids", "TYPE_INT64", [-1], None), ("lengths", "TYPE_INT32", [1], [])]
     assert tensors_of(config.output) == [("y", "TYPE_FP16", [-1, 64], None), ("pooled", "TYPE_BF16", [64], None)]
     (group,) = config.instance_group
@@ -72,7 +72,7 @@ def test_a_model_with_a_batch_dimension(tmp_path: Path) -> None:
 
 def test_every_batch_has_a_graph_less_than_twice_as_large(tmp_path: Path) -> None:
     usual, longest = {"ids": [128], "lengths": []}, {"ids": [512], "lengths": []}
-    ladder = [(1, None), (2, None), (4, 3), (6, 5)]
+    ladder = [(1, None), (2, None), (4, 3), (6, 5), (7, None)]
     graphs = graphs_of(config_of(tmp_path, CARD))
     assert graphs == [(batch, shapes, bound) for shapes in (usual, longest) for batch, bound in ladder]
 
@@ -107,8 +107,8 @@ def test_batching_turned_off(tmp_path: Path) -> None:
     assert config.max_batch_size == 0
     assert tensors_of(config.input) == [("ids", "TYPE_INT64", [-1, -1], None), ("lengths", "TYPE_INT32", [-1], None)]
     assert graphs_of(config) == [
-        (0, {"ids": [4, 128], "lengths": [4]}, None),
-        (0, {"ids": [6, 512], "lengths": [6]}, None),
+        (0, {"ids": [6, 128], "lengths": [6]}, None),
+        (0, {"ids": [7, 512], "lengths": [7]}, None),
     ]
 
 
@@ -147,6 +147,7 @@ MASKED = replace(
         (one_input((1, 8), "1x8", (-1, 8)), "'x' is 1x8 but 'y' is ?x8"),
         (one_input((-1, 8), "1x8:2x8:4x8", (2, 8)), "'y' is 2x8"),
         (one_input((1,), "1", (1, 8)), "'x' is 1"),
+        (replace(FIXED, inputs=(), profile={}), "it has no inputs"),
         (
             replace(MASKED, profile={"x": ShapeRange.parse("1x4:2x4:8x4"), "mask": ShapeRange.parse("1x4:1x4:1x4")}),
             "the first dimensions of 'x' and 'mask' have other ranges",
@@ -165,13 +166,14 @@ def test_what_is_no_batch_dimension_is_named(tmp_path: Path, card: EngineCard, r
 @pytest.mark.parametrize(
     ("card", "options", "message"),
     [
-        (CARD, {"max_batch": 7}, "--max-batch 7: the engine's profiles take batches of 1 to 6"),
+        (CARD, {"max_batch": 8}, "--max-batch 8: the engine's profiles take batches of 1 to 7"),
         (CARD, {"max_batch": -1}, "--max-batch -1: the engine's profiles take"),
         (CARD, {"instances": 0}, "--instances 0: give 1 or more"),
         (CARD, {"name": "../up"}, "--name '../up': a model's name"),
         (CARD, {"name": ""}, "--name '': a model's name"),
         (CARD, {"name": "a b"}, "--name 'a b': a model's name"),
         (one_input((), "scalar", (1, 8)), {}, "tensor 'x': is a scalar, which Triton does not serve"),
+        (replace(CARD, outputs=(tensor("y", "float16", -1, 0),)), {}, "tensor 'y': has no elements"),
         (replace(CARD, outputs=(tensor("y", "float8", -1, 4),)), {}, "tensor 'y': Triton has no type float8"),
     ],
 )

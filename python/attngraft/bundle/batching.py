@@ -44,6 +44,8 @@ def decide_batching(card: EngineCard, wanted: int | None = None) -> Batching:
 
 
 def _why_not(card: EngineCard) -> str | None:
+    if not card.inputs:
+        return "it has no inputs"
     tensors = (*card.inputs, *card.outputs)
     without = next((tensor for tensor in tensors if _first(tensor) not in (-1, 1)), None)
     if without is not None:

@@ -59,8 +59,8 @@ def cuda(name: str, *arguments: Any) -> Any:
     return values[0] if values else None
 
 
-def load_engine(folder: Path, manifest: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """TensorRT, its runtime, which must outlive the engine, and the engine."""
+def load_engine(folder: Path, manifest: dict[str, Any]) -> tuple[Any, Any]:
+    """TensorRT's runtime, which must outlive the engine, and the engine."""
     trt = import_package(PACKAGES[manifest["backend"]])
     release, needed = trt.__version__.split(".")[:3], manifest["tensorrt_version"].split(".")[:3]
     if release != needed:
@@ -74,10 +74,10 @@ def load_engine(folder: Path, manifest: dict[str, Any]) -> tuple[Any, Any, Any]:
     engine = runtime.deserialize_cuda_engine((folder / manifest["engine"]).read_bytes())
     if engine is None:
         raise Problem(f"{folder / manifest['engine']}: TensorRT cannot load it, see above")
-    return trt, runtime, engine
+    return runtime, engine
 
 
-def prepare(trt: Any, engine: Any, graph: dict[str, Any], stream: Any) -> tuple[Any, list[Any]]:
+def prepare(engine: Any, graph: dict[str, Any], stream: Any) -> tuple[Any, list[Any]]:
     """An execution context with its input shapes and zeroed buffers, and the buffers."""
     context = engine.create_execution_context()
     if context is None or not context.set_optimization_profile_async(graph["profile"], int(stream)):
@@ -94,7 +94,8 @@ def prepare(trt: Any, engine: Any, graph: dict[str, Any], stream: Any) -> tuple[
         nbytes = max(math.prod(shape) * engine.get_tensor_dtype(name).itemsize, 1)
         buffers.append(cuda("cudaMalloc", nbytes))
         cuda("cudaMemset", buffers[-1], 0, nbytes)
-        context.set_tensor_address(name, int(buffers[-1]))
+        if not context.set_tensor_address(name, int(buffers[-1])):
+            raise Problem(f"tensor {name!r}: TensorRT refuses the buffer")
     cuda("cudaDeviceSynchronize")
     return context, buffers
 
@@ -108,10 +109,10 @@ def milliseconds(work: Any, stream: Any, times: int) -> float:
     return (time.perf_counter() - start) * 1e3 / times
 
 
-def time_graph(trt: Any, engine: Any, graph: dict[str, Any], replays: int) -> str:
+def time_graph(engine: Any, graph: dict[str, Any], replays: int) -> str:
     """One plain run, the capture, then the plain runs and the replays that are timed; a line of text."""
     stream = cuda("cudaStreamCreateWithFlags", NON_BLOCKING)
-    context, buffers = prepare(trt, engine, graph, stream)
+    context, buffers = prepare(engine, graph, stream)
 
     def enqueue() -> None:
         if not context.execute_async_v3(int(stream)):
@@ -145,10 +146,10 @@ def main(arguments: list[str] | None = None) -> int:
             raise Problem(f"--replays {options.replays}: give 1 or more")
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         check_files(folder, manifest)
-        trt, _runtime, engine = load_engine(folder, manifest)
+        _runtime, engine = load_engine(folder, manifest)
         for graph in json.loads((folder / "graphs.json").read_text(encoding="utf-8"))["graphs"]:
-            print(time_graph(trt, engine, graph, options.replays), flush=True)
-    except (Problem, OSError, ValueError, KeyError) as error:
+            print(time_graph(engine, graph, options.replays), flush=True)
+    except (Problem, OSError, ValueError, KeyError, TypeError) as error:
         print(f"run.py: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0

@@ -81,6 +81,8 @@ def triton_model(
             raise EngineError(
                 f"tensor {tensor.name!r}: is a scalar, which Triton does not serve; reshape it to [1] in the model"
             )
+        if 0 in tensor.shape:
+            raise EngineError(f"tensor {tensor.name!r}: has no elements, which Triton does not serve")
         if tensor.dtype not in DATA_TYPES:
             raise EngineError(f"tensor {tensor.name!r}: Triton has no type {tensor.dtype}; cast it in the model")
     return TritonModel(name, instances, batching)
@@ -148,31 +150,29 @@ def _inputs(shapes: Shapes) -> list[Message]:
     return [{"key": name, "value": {"dim": list(shape)}} for name, shape in shapes]
 
 
-def _backend_config(source: BundleSource) -> str | None:
-    """What the TensorRT backend must be told, for the whole server."""
+def _command(source: BundleSource) -> str:
+    """What starts the server in the repository's folder; --backend-config holds for all its models."""
+    command = "tritonserver --model-repository=."
     if source.library is not None:
-        return f"plugins=./{source.library_name}"
+        return f"{command} --backend-config=tensorrt,plugins=./{source.library_name}"
     if source.card.plugin_embedded:
-        return "version-compatible=true"
-    return None
+        return f"{command} --backend-config=tensorrt,version-compatible=true"
+    return command
 
 
 def _serve_script(source: BundleSource) -> str:
-    setting = _backend_config(source)
-    option = f" --backend-config=tensorrt,{setting}" if setting is not None else ""
     return (
         "#!/bin/sh\n"
         "# Starts Triton Inference Server on this model repository; further options are handed on.\n"
         '# The paths are relative to this folder, since a path with ";" in it cannot be given.\n'
         'cd "$(dirname "$0")" || exit 1\n'
-        f'exec tritonserver --model-repository=.{option} "$@"\n'
+        f'exec {_command(source)} "$@"\n'
     )
 
 
 def _readme(source: BundleSource, model: TritonModel) -> str:
-    setting = _backend_config(source)
-    option = f" --backend-config=tensorrt,{setting}" if setting is not None else ""
-    batching = model.batching
+    batching, card = model.batching, source.card
+    where = f" on {card.gpu} (compute capability {card.compute_capability})" if card.gpu else ""
     lines = [
         f"A model repository for Triton Inference Server with one model, {model.name}.",
         "",
@@ -180,17 +180,12 @@ def _readme(source: BundleSource, model: TritonModel) -> str:
         "",
         "or, in this folder,",
         "",
-        f"    tritonserver --model-repository=.{option}",
+        f"    {_command(source)}",
         "",
         *_plugin_lines(source),
         *_wrap(
-            f"The engine was built by TensorRT {source.header.version_text}"
-            + (
-                f" on {source.card.gpu} (compute capability {source.card.compute_capability})"
-                if source.card.gpu
-                else ""
-            )
-            + ". Take a Triton release with that version of TensorRT, and such a GPU."
+            f"The engine was built by TensorRT {source.header.version_text}{where}. Take a Triton release with that "
+            "version of TensorRT, and such a GPU."
         ),
         "",
         *_wrap(f"max_batch_size is {batching.max_batch}: {batching.reason}."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import platform
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from attngraft.contract import CONTRACT_VERSION
 from attngraft.engine.backends import BACKENDS, load_backend
 from attngraft.engine.device import describe_device, driver_version
+from attngraft.engine.sidecar import EngineCard
 from attngraft.errors import AttngraftError
 from attngraft.plugin_library import plugin_library
 from attngraft.runtime.preflight import preflight_engine
@@ -135,5 +137,23 @@ def _check_engine(engine: str | Path, device: int) -> Check:
         return _failed(name, False, str(error))
     if found.problems:
         return _failed(name, False, found.problems[0])
-    plugins = f", {found.card.plugin_layers} attngraft layers" if found.card is not None else ""
-    return Check(name, True, f"{found.header.backend} {found.header.version_text}{plugins}")
+    facts = [f"{found.header.backend} {found.header.version_text}", *(_card_facts(found.card) if found.card else ())]
+    return Check(name, True, ", ".join(facts))
+
+
+def _card_facts(card: EngineCard) -> list[str]:
+    """What the card says beyond what the preflight has compared, a phrase each."""
+    facts = [f"{card.plugin_layers} attngraft layers", f"from {card.source}"]
+    if card.sites:
+        counts = Counter(site.lowering for site in card.sites)
+        facts.append("sites: " + " and ".join(f"{count} {lowering}" for lowering, count in counts.items()))
+    if len(card.profiles) > 1:
+        facts.append(f"{len(card.profiles)} profiles")
+    facts += [flag.replace("_", "-") for flag in card.flags]
+    worst = card.worst_difference
+    if worst is not None:
+        facts.append(
+            f"worst difference {worst.difference:.3g} of {worst.tolerance:.3g} allowed ({worst.of} against "
+            f"{worst.against})"
+        )
+    return facts

@@ -14,6 +14,7 @@ __all__ = [
     "ModelError",
     "RewriteError",
     "VerificationError",
+    "WriteError",
 ]
 
 
@@ -40,6 +41,10 @@ class VerificationError(AttngraftError):
 
 class BuildError(AttngraftError):
     """TensorRT refused the model, the shapes or the plugin."""
+
+
+class WriteError(BuildError):
+    """A file cannot be written: a full disk, no permission. The targets are as they were."""
 
 
 class EngineError(AttngraftError):

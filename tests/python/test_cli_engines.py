@@ -111,7 +111,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         source_sha256="",
         inputs=(TensorCard("x", "float16", (-1, 3)), TensorCard("ids", "int64", (-1,))),
         outputs=(),
-        profile={"x": ShapeRange((1, 3), (2, 3), (4, 3)), "ids": ShapeRange((1,), (2,), (4,))},
+        profiles=({"x": ShapeRange((1, 3), (2, 3), (4, 3)), "ids": ShapeRange((1,), (2,), (4,))},),
     )
     card_path(path).write_text(card.to_json())
     monkeypatch.setattr(runtime, "Session", FakeSession)

@@ -60,7 +60,7 @@ def test_every_site_becomes_a_plugin_layer(tmp_path: Path, dtype: str) -> None:
     assert result.plugin_layers == 2
     assert result.layers > 2
     assert result.size_bytes == result.engine_path.stat().st_size
-    assert result.profile == KEEP_PROFILE
+    assert result.profiles == (KEEP_PROFILE,)
     assert read_plan_header(result.engine_path).version_text == result.tensorrt_version
     card = read_card(result.engine_path)
     assert card is not None

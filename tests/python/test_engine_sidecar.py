@@ -10,7 +10,7 @@ import pytest
 
 from attngraft.engine import ShapeRange
 from attngraft.engine.files import write_atomically
-from attngraft.engine.sidecar import EngineCard, TensorCard, card_path, read_card, read_plan_header
+from attngraft.engine.sidecar import EngineCard, SiteCard, TensorCard, WorstDifference, card_path, read_card, read_plan_header
 from attngraft.errors import BuildError, EngineError
 
 CARD = EngineCard(
@@ -28,7 +28,10 @@ CARD = EngineCard(
     source_sha256="00" * 32,
     inputs=(TensorCard("x", "float16", (-1, 16)),),
     outputs=(TensorCard("y", "float16", (-1, 16)),),
-    profile={"x": ShapeRange.parse("1x16:2x16:4x16")},
+    profiles=({"x": ShapeRange.parse("1x16:2x16:4x16")}, {"x": ShapeRange.parse("1x16:8x16:64x16")}),
+    flags=("refit",),
+    sites=(SiteCard("attention.0", "native"), SiteCard("attention.1", "keep")),
+    worst_difference=WorstDifference("engine", "ONNX Runtime", "y", 1.5e-3, 1e-2, nan=4),
 )
 
 
@@ -50,8 +53,8 @@ def test_no_card(tmp_path: Path) -> None:
         "not JSON",
         "[]",
         "{}",
-        '{"attngraft_engine": 1}',
-        CARD.to_json().replace('"attngraft_engine": 1', '"attngraft_engine": 99'),
+        '{"attngraft_engine": 2}',
+        CARD.to_json().replace('"attngraft_engine": 2', '"attngraft_engine": 99'),
         CARD.to_json().replace("1x16:2x16:4x16", "4x16:2x16:1x16"),
         CARD.to_json().replace('"layers"', '"strata"'),
     ],

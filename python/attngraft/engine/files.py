@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from attngraft.errors import BuildError
+from attngraft.errors import WriteError
 
 __all__ = ["write_atomically"]
+
+_numbers = itertools.count()  # so that threads of one process do not write into each other's temporary files
 
 
 def write_atomically(contents: Mapping[Path, bytes | memoryview]) -> None:
     """Writes every file under a temporary name beside its target, then renames all of them.
 
-    Raises BuildError, and leaves the targets as they were, when one of them cannot be written.
+    Raises WriteError, and leaves the targets as they were, when one of them cannot be written.
     """
     staged: dict[Path, Path] = {}
     try:
         for target, data in contents.items():
-            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+            temporary = target.with_name(f".{target.name}.{os.getpid()}.{next(_numbers)}.tmp")
             staged[temporary] = target
             with open(temporary, "wb") as file:
                 file.write(data)
         for temporary, target in staged.items():
             os.replace(temporary, target)
     except OSError as error:
-        raise BuildError(
+        raise WriteError(
             f"{target}: cannot be written ({error.strerror or error}); choose another path or free space"
         ) from None
     finally:

@@ -91,7 +91,7 @@ def find_fusion(
         backend=chosen,
         model=model,
         model_path=path,
-        profile=resolve_profile(model, default_profile(model, shapes or {})),
+        profiles=(resolve_profile(model, default_profile(model, shapes or {})),),
         library=plugin_library() if plugin_node_count(model) else None,
     )
     made_by = chosen.label

@@ -11,6 +11,7 @@ import onnx
 from attngraft.engine.backends import Backend, register_plugins
 from attngraft.engine.device import describe_device
 from attngraft.engine.files import write_atomically
+from attngraft.engine.flags import set_flags
 from attngraft.engine.layers import EngineLayer, layers_of_message
 from attngraft.engine.logger import MessageLog, process_logger
 from attngraft.engine.network import count_plugin_layers, parse_network, plugin_node_count, tensor_cards
@@ -30,12 +31,15 @@ class BuildRequest:
     backend: Backend
     model: onnx.ModelProto
     model_path: Path
-    profile: dict[str, ShapeRange]
+    profiles: tuple[dict[str, ShapeRange], ...]
+    """One at least; each has a range for every input."""
     library: Path | None
     embed_plugins: bool = True
     timing_cache: Path | None = None
     tf32: bool = True
     optimization_level: int | None = None
+    flags: tuple[str, ...] = ()
+    """Of engine/flags.py, checked."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,15 @@ def build_plan(request: BuildRequest, messages: MessageLog, report: BuildProgres
     config = _make_config(request, builder)
     monitor = report.attach(trt, config)
     report.phase(f"building {facts.layers} layers, {facts.plugin_layers} of them attngraft plugins")
-    plan = builder.build_serialized_network(network, config)
-    del monitor
-    report.raise_failure()
+    try:
+        plan = builder.build_serialized_network(network, config)
+        del monitor
+        report.raise_failure()
+    finally:
+        _write_timing_cache(request, config)  # what was timed before a failure is of use to the next build too
     if plan is None:
         reason = messages.plugin_error or messages.first_error or "no reason given; see the build log (--log FILE)"
         raise BuildError(f"{request.model_path}: {backend.label} cannot build it: {reason}")
-    _write_timing_cache(request, config)
     told = messages.layers_message
     return EnginePlan(plan, facts, None if told is None else layers_of_message(told))
 
@@ -136,11 +142,15 @@ def _make_config(request: BuildRequest, builder: Any) -> Any:
         config.builder_optimization_level = request.optimization_level
     if request.library is not None and request.embed_plugins:
         config.plugins_to_serialize = [str(request.library)]
-    profile = builder.create_optimization_profile()
-    for name, shapes in request.profile.items():
-        profile.set_shape(name, shapes.min, shapes.opt, shapes.max)
-    if config.add_optimization_profile(profile) < 0:
-        raise BuildError(f"{request.model_path}: {request.backend.title} refuses the shapes; see the build log")
+    set_flags(request.backend, config, request.flags)
+    for number, ranges in enumerate(request.profiles):
+        profile = builder.create_optimization_profile()
+        for name, shapes in ranges.items():
+            profile.set_shape(name, shapes.min, shapes.opt, shapes.max)
+        if config.add_optimization_profile(profile) < 0:
+            raise BuildError(
+                f"{request.model_path}: {request.backend.title} refuses the shapes of profile {number}; see the build log"
+            )
     _read_timing_cache(request, config)
     return config
 
@@ -162,5 +172,6 @@ def _read_timing_cache(request: BuildRequest, config: Any) -> None:
 
 
 def _write_timing_cache(request: BuildRequest, config: Any) -> None:
-    if request.timing_cache is not None:
-        write_atomically({request.timing_cache: memoryview(config.get_timing_cache().serialize())})
+    cache = None if request.timing_cache is None else config.get_timing_cache()
+    if cache is not None:
+        write_atomically({request.timing_cache: memoryview(cache.serialize())})

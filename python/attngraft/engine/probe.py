@@ -67,7 +67,7 @@ def probe(
 def _ask(backend: Backend, case: ProbeCase) -> ProbeAnswer:
     model = one_site_model(case)
     profile = resolve_profile(model, default_profile(model, {}))
-    request = BuildRequest(backend=backend, model=model, model_path=MODEL_NAME, profile=profile, library=None)
+    request = BuildRequest(backend=backend, model=model, model_path=MODEL_NAME, profiles=(profile,), library=None)
     started = time.monotonic()
     try:
         with MessageLog() as messages, _quiet_stderr():

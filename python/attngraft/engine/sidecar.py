@@ -14,13 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attngraft.engine.flags import VERSION_COMPATIBLE
 from attngraft.engine.layers import EngineLayer
 from attngraft.engine.shapes import ShapeRange
 from attngraft.errors import BuildError, EngineError
 
-__all__ = ["EngineCard", "PlanHeader", "TensorCard", "card_path", "read_card", "read_plan_header"]
+__all__ = [
+    "EngineCard",
+    "PlanHeader",
+    "SiteCard",
+    "TensorCard",
+    "WorstDifference",
+    "card_path",
+    "read_card",
+    "read_plan_header",
+]
 
-CARD_FORMAT = 1
+CARD_FORMAT = 2
 """Raised when a field changes its meaning; a card of another format is refused."""
 
 
@@ -31,6 +41,32 @@ class TensorCard:
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SiteCard:
+    """One attention site of the source, and the lowering that it has in the engine."""
+
+    name: str
+    lowering: str
+
+
+@dataclass(frozen=True)
+class WorstDifference:
+    """The largest absolute difference that was found before the engine was kept.
+
+    of         what was compared: `engine`, or `rewritten model` (in ONNX Runtime, before it was built).
+    against    what it was compared with: `ONNX Runtime` or `plain engine`.
+    output     the output that came nearest to its tolerance; `difference` and `tolerance` are that one's.
+    nan        elements that are NaN in the reference, and were not compared.
+    """
+
+    of: str
+    against: str
+    output: str
+    difference: float
+    tolerance: float
+    nan: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,21 +89,37 @@ class EngineCard:
     plugin_layers: int
     layers: int
     source: str
+    """File name of the model, as it was before it was rewritten."""
     source_sha256: str
+    """Of that file, and of those with its external data after it."""
     inputs: tuple[TensorCard, ...]
     outputs: tuple[TensorCard, ...]
-    profile: Mapping[str, ShapeRange]
+    profiles: tuple[Mapping[str, ShapeRange], ...]
+    """One at least, each with a range for every input."""
+    flags: tuple[str, ...] = ()
+    """Of engine/flags.py, that it was built with."""
+    sites: tuple[SiteCard, ...] | None = None
+    """Of the source; None where nobody looked for them."""
+    worst_difference: WorstDifference | None = None
+    """None where nothing was compared."""
     fused_attention: tuple[EngineLayer, ...] | None = None
     """The kernels that do a whole attention site each, and the ONNX nodes in them; None where TensorRT did not tell."""
+
+    @property
+    def carries_code(self) -> bool:
+        """Whether host code is inside the engine, the plugin library or TensorRT's lean runtime, which its runtime must
+        be told to trust."""
+        return self.plugin_embedded or VERSION_COMPATIBLE in self.flags
 
     def to_json(self) -> str:
         """The card's text, one field a line, ranges as `min:opt:max`."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for direction in ("inputs", "outputs"):
-            fields[direction] = [dataclasses.asdict(tensor) for tensor in fields[direction]]
-        fields["profile"] = {name: str(shapes) for name, shapes in self.profile.items()}
-        if self.fused_attention is not None:
-            fields["fused_attention"] = [dataclasses.asdict(layer) for layer in self.fused_attention]
+        for several in ("inputs", "outputs", "sites", "fused_attention"):
+            if fields[several] is not None:
+                fields[several] = [dataclasses.asdict(one) for one in fields[several]]
+        if self.worst_difference is not None:
+            fields["worst_difference"] = dataclasses.asdict(self.worst_difference)
+        fields["profiles"] = [{name: str(shapes) for name, shapes in profile.items()} for profile in self.profiles]
         return json.dumps({"attngraft_engine": CARD_FORMAT, **fields}, indent=2) + "\n"
 
     @classmethod
@@ -80,7 +132,16 @@ class EngineCard:
             fields[direction] = tuple(
                 TensorCard(tensor["name"], tensor["dtype"], tuple(tensor["shape"])) for tensor in fields[direction]
             )
-        fields["profile"] = {name: ShapeRange.parse(text) for name, text in fields["profile"].items()}
+        fields["profiles"] = tuple(
+            {name: ShapeRange.parse(text) for name, text in profile.items()} for profile in fields["profiles"]
+        )
+        if not fields["profiles"]:
+            raise ValueError("no profile")
+        fields["flags"] = tuple(fields.get("flags", ()))
+        if fields.get("sites") is not None:
+            fields["sites"] = tuple(SiteCard(**site) for site in fields["sites"])
+        if fields.get("worst_difference") is not None:
+            fields["worst_difference"] = WorstDifference(**fields["worst_difference"])
         if fields.get("fused_attention") is not None:
             fields["fused_attention"] = tuple(
                 EngineLayer(**{**layer, "nodes": tuple(layer["nodes"])}) for layer in fields["fused_attention"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from attngraft.contract import CONTRACT_VERSION
 from attngraft.engine.backends import Backend, load_backend
 from attngraft.engine.device import DeviceFacts, describe_device
+from attngraft.engine.flags import HARDWARE_COMPATIBLE, VERSION_COMPATIBLE
 from attngraft.engine.sidecar import EngineCard, PlanHeader, read_card, read_plan_header
 from attngraft.errors import AttngraftError, EngineError
 from attngraft.plugin_library import plugin_library
@@ -15,6 +16,9 @@ from attngraft.plugin_library import plugin_library
 __all__ = ["Preflight", "preflight_engine"]
 
 REBUILD = "build the engine again here: attngraft build"
+
+FIRST_HARDWARE_COMPATIBLE = 8.0
+"""Compute capability from which on engines that are built hardware-compatible run."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ def preflight_engine(engine_path: str | Path, *, device: int = 0) -> Preflight:
     card = read_card(path)
     problems = (
         *_size_problems(path, header, card),
-        *_backend_problems(header),
+        *_backend_problems(header, card),
         *_device_problems(header, card, describe_device(device)),
         *_plugin_problems(card),
     )
@@ -62,17 +66,34 @@ def _size_problems(path: Path, header: PlanHeader, card: EngineCard | None) -> l
     return []
 
 
-def _backend_problems(header: PlanHeader) -> list[str]:
+def _backend_problems(header: PlanHeader, card: EngineCard | None) -> list[str]:
     try:
         backend = load_backend(header.backend)
     except AttngraftError as error:
         return [f"needs {header.version_text} of a package that is not here: {error}"]
+    if card is not None and VERSION_COMPATIBLE in card.flags:
+        return _version_compatible_problems(header, backend)
     if _release(backend.version) != _release(header.version_text):
         return [
             f"was built by {backend.title} {header.version_text}, but {backend.version} is installed; "
             f"install {_release(header.version_text)} or {REBUILD}"
         ]
     return []
+
+
+def _version_compatible_problems(header: PlanHeader, backend: Backend) -> list[str]:
+    """A version-compatible engine runs in later TensorRTs; earlier ones do not know how to load it (TensorRT's guide,
+    "Version Compatibility")."""
+    if _numbers(backend.version) >= _numbers(header.version_text):
+        return []
+    return [
+        f"was built by {backend.title} {header.version_text} for it and later ones, but {backend.version} is installed; "
+        f"install {_release(header.version_text)} or later, or {REBUILD}"
+    ]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in _release(version).split("."))
 
 
 def _release(version: str) -> str:
@@ -88,10 +109,22 @@ def _device_problems(header: PlanHeader, card: EngineCard | None, device: Device
         return [f"TensorRT-RTX does not serve {found}; use another GPU or build with --backend tensorrt"]
     if card is None or card.compute_capability is None or header.backend == "rtx":
         return []
+    if HARDWARE_COMPATIBLE in card.flags:
+        return _hardware_compatible_problems(device, found)
     if card.compute_capability != device.compute_capability:
         built_on = f"{card.gpu} (compute capability {card.compute_capability})"
         return [f"was built on {built_on}, but this GPU is {found}; {REBUILD}"]
     return []
+
+
+def _hardware_compatible_problems(device: DeviceFacts, found: str) -> list[str]:
+    """TensorRT's level AMPERE_PLUS: GPUs of the Ampere generation and later."""
+    if float(device.compute_capability) >= FIRST_HARDWARE_COMPATIBLE:
+        return []
+    return [
+        f"was built for GPUs of compute capability {FIRST_HARDWARE_COMPATIBLE} and later, but this GPU is {found}; "
+        "build the engine again here without --hardware-compatible"
+    ]
 
 
 def _rtx_serves(device: DeviceFacts) -> bool:

@@ -16,14 +16,14 @@ __all__ = ["input_sets", "made_up_array", "made_up_inputs", "read_input_option"]
 
 
 def made_up_inputs(card: EngineCard | None, given: Mapping[str, object], seed: int) -> dict[str, np.ndarray]:
-    """Random values, at the profile's usual shapes, for the inputs that no file was given for; none without a card.
+    """Random values, at the first profile's usual shapes, for the inputs that no file was given for; none without a card.
     Raises EngineError for bfloat16, which NumPy has not."""
     generator = np.random.default_rng(seed)
     drawn: dict[str, np.ndarray] = {}
     for tensor in card.inputs if card is not None else ():
         if tensor.name in given:
             continue
-        shape = card.profile[tensor.name].opt
+        shape = card.profiles[0][tensor.name].opt
         if tensor.dtype == "bfloat16":
             raise EngineError(f"input {tensor.name!r} is bfloat16; give it with --input {tensor.name}=FILE.npy")
         drawn[tensor.name] = made_up_array(shape, tensor.dtype, generator)

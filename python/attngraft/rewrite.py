@@ -14,7 +14,7 @@ from attngraft.lower import Repair, Target, choose_lowerings, lower_model, repai
 from attngraft.lower.choose import AUTO
 from attngraft.match import ModelSites, inline_attention, match_model
 from attngraft.onnx_graph import StagedModel, load_model, stage_model, structure_fault
-from attngraft.verify import VerificationReport, compare_with, run_original, take_back
+from attngraft.verify import OriginalRun, VerificationReport, compare_with, run_original, take_back
 from attngraft.verify.progress import Progress, silent
 
 __all__ = ["RewritePlan", "RewriteResult", "plan_model", "plan_rewrite", "rewrite_model", "write_rewrite"]
@@ -150,13 +150,15 @@ def write_rewrite(
     verify: bool = True,
     shapes: Shapes | None = None,
     progress: Progress | None = None,
+    original: OriginalRun | None = None,
 ) -> RewriteResult:
-    """The second half of `rewrite_model`: lowers, compares and writes."""
+    """The second half of `rewrite_model`: lowers, compares and writes. `original`: what run_original gave for the
+    source, in place of running it on `shapes`."""
     say = progress or silent
     output = Path(output)
     names = plan.lowered_names
     say(f"rewrite: {len(names)} of {len(plan.sites.sites)} attention sites to lower, {len(plan.repairs)} repairs")
-    proof = _Proof(plan, output, shapes, say) if verify and plan.changes else None
+    proof = _Proof(plan, output, shapes, say, original) if verify and plan.changes else None
     taken_back: dict[str, str] = {}
     with _staged(plan, names, output) as staged:
         failure = proof.failure_of_file(staged.path) if proof else None
@@ -175,11 +177,13 @@ def write_rewrite(
 class _Proof:
     """Trials of one plan against one run of its original. `report` is that of the last trial that passed."""
 
-    def __init__(self, plan: RewritePlan, output: Path, shapes: Shapes | None, say: Progress) -> None:
+    def __init__(
+        self, plan: RewritePlan, output: Path, shapes: Shapes | None, say: Progress, run: OriginalRun | None
+    ) -> None:
         self._plan = plan
         self._output = output
         self._say = say
-        self._run = run_original(plan.source, shapes, VERIFICATION_SEED, say)
+        self._run = run or run_original(plan.source, shapes, VERIFICATION_SEED, say)
         self.report: VerificationReport | None = None
 
     def provable(self, names: tuple[str, ...], failure: str) -> tuple[tuple[str, ...], dict[str, str]]:

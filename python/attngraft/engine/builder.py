@@ -81,8 +81,8 @@ def build_engine(
     optimization_level: TensorRT's builder optimization level, 0 to 5; None leaves its default.
     flags: names of engine/flags.py. origin: what the model was made from; None: it is its own source.
 
-    Raises BuildError (WriteError for the files; the target stays as it was), ModelError for the model, MissingDependency for TensorRT or the
-    plugin library, EngineError for a plugin library that does not fit.
+    Raises BuildError (WriteError for the files; the target stays as it was), ModelError for the model,
+    MissingDependency for TensorRT or the plugin library, EngineError for a plugin library that does not fit.
     """
     started = time.monotonic()
     model_path, engine_path = Path(model_path), Path(engine_path)

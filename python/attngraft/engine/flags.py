@@ -10,7 +10,15 @@ from attngraft.engine.backends import Backend
 from attngraft.engine.device import describe_device
 from attngraft.errors import BuildError
 
-__all__ = ["FLAGS", "HARDWARE_COMPATIBLE", "REFIT", "VERSION_COMPATIBLE", "WEIGHT_STREAMING", "check_flags", "set_flags"]
+__all__ = [
+    "FLAGS",
+    "HARDWARE_COMPATIBLE",
+    "REFIT",
+    "VERSION_COMPATIBLE",
+    "WEIGHT_STREAMING",
+    "check_flags",
+    "set_flags",
+]
 
 VERSION_COMPATIBLE = "version_compatible"
 """The engine carries TensorRT's lean runtime, and newer TensorRTs run it."""

@@ -149,7 +149,8 @@ def _make_config(request: BuildRequest, builder: Any) -> Any:
             profile.set_shape(name, shapes.min, shapes.opt, shapes.max)
         if config.add_optimization_profile(profile) < 0:
             raise BuildError(
-                f"{request.model_path}: {request.backend.title} refuses the shapes of profile {number}; see the build log"
+                f"{request.model_path}: {request.backend.title} refuses the shapes of profile {number}; "
+                "see the build log"
             )
     _read_timing_cache(request, config)
     return config

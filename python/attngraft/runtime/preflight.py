@@ -87,8 +87,8 @@ def _version_compatible_problems(header: PlanHeader, backend: Backend) -> list[s
     if _numbers(backend.version) >= _numbers(header.version_text):
         return []
     return [
-        f"was built by {backend.title} {header.version_text} for it and later ones, but {backend.version} is installed; "
-        f"install {_release(header.version_text)} or later, or {REBUILD}"
+        f"was built by {backend.title} {header.version_text} for it and later ones, but {backend.version} is "
+        f"installed; install {_release(header.version_text)} or later, or {REBUILD}"
     ]
 
 

@@ -16,8 +16,8 @@ __all__ = ["input_sets", "made_up_array", "made_up_inputs", "read_input_option"]
 
 
 def made_up_inputs(card: EngineCard | None, given: Mapping[str, object], seed: int) -> dict[str, np.ndarray]:
-    """Random values, at the first profile's usual shapes, for the inputs that no file was given for; none without a card.
-    Raises EngineError for bfloat16, which NumPy has not."""
+    """Random values, at the first profile's usual shapes, for the inputs that no file was given for; none without a
+    card. Raises EngineError for bfloat16, which NumPy has not."""
     generator = np.random.default_rng(seed)
     drawn: dict[str, np.ndarray] = {}
     for tensor in card.inputs if card is not None else ():

@@ -3,6 +3,7 @@
 from attngraft.verify.compare import TOLERANCES, compare_with, verify_models
 from attngraft.verify.oracle import masked_softmax
 from attngraft.verify.original import OriginalRun, run_original
+from attngraft.verify.outputs import compare_outputs
 from attngraft.verify.results import OutputResult, VerificationReport
 from attngraft.verify.take_back import take_back
 
@@ -11,6 +12,7 @@ __all__ = [
     "OriginalRun",
     "OutputResult",
     "VerificationReport",
+    "compare_outputs",
     "compare_with",
     "masked_softmax",
     "run_original",

@@ -153,7 +153,7 @@ def _card_facts(card: EngineCard) -> list[str]:
     worst = card.worst_difference
     if worst is not None:
         facts.append(
-            f"worst difference {worst.difference:.3g} of {worst.tolerance:.3g} allowed ({worst.of} against "
+            f"worst difference {worst.difference:.3g}, tolerance {worst.tolerance:.3g} ({worst.of} against "
             f"{worst.against})"
         )
     return facts

@@ -16,6 +16,9 @@ from attngraft.engine.shapes import ShapeRange
 from attngraft.engine.sidecar import EngineCard, TensorCard, card_path
 
 
+SHAPES = [f"--shape={name}=1x2x3x4:2x2x5x4:4x2x8x4" for name in ("q", "k", "v")]
+
+
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     """What the builder was asked for; it builds nothing."""
@@ -36,14 +39,25 @@ def test_build_lowers_verifies_and_cleans_up(
     written: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], builds: list[dict]
 ) -> None:
     source, target = written(FORMS["where -1e9"].model()), tmp_path / "out.engine"
-    shapes = [f"--shape={name}=1x2x3x4:2x2x5x4:4x2x8x4" for name in ("q", "k", "v")]
-    options = ["--lower", "softmax", "--backend", "rtx", "--no-embed", "--log", tmp_path / "build.log"]
-    assert run_cli("build", source, "-o", target, *shapes, *options) == 0
+    options = [
+        "--shape=condition=1x1x1x3:2x1x1x5:4x1x1x8",
+        "--lower",
+        "softmax",
+        "--backend",
+        "rtx",
+        "--no-embed",
+        "--log",
+        tmp_path / "build.log",
+    ]
+    assert run_cli("build", source, "-o", target, *SHAPES, *options) == 0
     (asked,) = builds
     assert asked["plugins"] == 1
     assert asked["model"].name == source.name
     assert asked["engine"] == target
-    assert asked["shapes"]["q"] == ShapeRange((1, 2, 3, 4), (2, 2, 5, 4), (4, 2, 8, 4))
+    assert asked["shapes"][0]["q"] == ShapeRange((1, 2, 3, 4), (2, 2, 5, 4), (4, 2, 8, 4))
+    assert asked["origin"].source == source
+    assert [site.lowering for site in asked["origin"].sites] == ["softmax"]
+    assert asked["origin"].worst_difference.of == "rewritten model"
     assert (asked["backend"], asked["embed_plugins"], asked["log_path"]) == ("rtx", False, tmp_path / "build.log")
     captured = capsys.readouterr()
     assert captured.out == f"wrote {target}: rtx 1.7.1, 1 plugin layers, 2.5 MB, 1.2 s\n"
@@ -56,8 +70,9 @@ def test_build_takes_the_model_itself_when_nothing_is_lowered(
     written: Write, tmp_path: Path, builds: list[dict], lower: str
 ) -> None:
     source = written(FORMS["bare"].model())
-    assert run_cli("build", source, "-o", tmp_path / "out.engine", "--lower", lower, "-q") == 0
+    assert run_cli("build", source, "-o", tmp_path / "out.engine", "--lower", lower, "-q", *SHAPES) == 0
     assert builds[0]["model"] == source
+    assert builds[0]["origin"].worst_difference is None
     assert builds[0]["embed_plugins"]
 
 

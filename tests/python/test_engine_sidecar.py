@@ -10,7 +10,15 @@ import pytest
 
 from attngraft.engine import ShapeRange
 from attngraft.engine.files import write_atomically
-from attngraft.engine.sidecar import EngineCard, SiteCard, TensorCard, WorstDifference, card_path, read_card, read_plan_header
+from attngraft.engine.sidecar import (
+    EngineCard,
+    SiteCard,
+    TensorCard,
+    WorstDifference,
+    card_path,
+    read_card,
+    read_plan_header,
+)
 from attngraft.errors import BuildError, EngineError
 
 CARD = EngineCard(

@@ -14,7 +14,7 @@ import pytest
 import attngraft
 
 PACKAGE = Path(attngraft.__file__).parent
-ORDER = ("onnx_graph", "match", "lower", "verify", "rewrite", "engine", "runtime", "bundle", "cli")
+ORDER = ("onnx_graph", "match", "lower", "verify", "rewrite", "engine", "runtime", "pick", "bundle", "cli")
 """Each part may import those before it."""
 
 FREE = ("contract", "errors")

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -174,3 +175,60 @@ def test_header_layout_is_that_of_a_real_engine(engine: Path) -> None:
     magic, size, *version = struct.unpack("<4s12xQ4B", engine.read_bytes()[:28])
     assert (magic, size) == (b"vtrt", engine.stat().st_size)
     assert ".".join(map(str, version)) == tensorrt_rtx.__version__
+
+
+@pytest.fixture
+def tensorrt_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The header of a TensorRT 10.6.0 engine that was built on an H200, and a card to be changed."""
+    path = tmp_path / "fake.engine"
+    path.write_bytes(struct.pack("<4s12xQ4B", b"ftrt", 28, 10, 6, 0, 26))
+    card = EngineCard(
+        "tensorrt", "10.6.0", 28, "NVIDIA H200", "9.0", None, False, None, 0, 9, "model.onnx", "", (), (), ({},)
+    )
+    card_path(path).write_text(card.to_json())
+    on(monkeypatch, H200)
+    return path
+
+
+def install(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    module = SimpleNamespace(__version__=version)
+    monkeypatch.setattr(
+        "attngraft.runtime.preflight.load_backend", lambda name: Backend("tensorrt", "TensorRT", module)
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [("10.6.0", True), ("10.9.0.34", True), ("11.0.0", True), ("10.5.0", False)]
+)
+def test_version_compatible_engines_run_in_later_tensorrts(
+    tensorrt_engine: Path, monkeypatch: pytest.MonkeyPatch, version: str, fits: bool
+) -> None:
+    install(monkeypatch, version)
+    if version != "10.6.0":
+        assert f"but {version} is installed" in the_problem(tensorrt_engine)
+    change_card(tensorrt_engine, flags=("version_compatible",))
+    if fits:
+        assert preflight_engine(tensorrt_engine).problems == ()
+    else:
+        assert "was built by TensorRT 10.6.0.26 for it and later ones, but 10.5.0" in the_problem(tensorrt_engine)
+
+
+@pytest.mark.parametrize(("capability", "fits"), [("8.0", True), ("8.9", True), ("10.0", True), ("7.5", False)])
+def test_hardware_compatible_engines_run_on_other_gpus(
+    tensorrt_engine: Path, monkeypatch: pytest.MonkeyPatch, capability: str, fits: bool
+) -> None:
+    install(monkeypatch, "10.6.0")
+    on(monkeypatch, DeviceFacts("another GPU", capability, 1 << 34))
+    assert f"this GPU is another GPU (compute capability {capability})" in the_problem(tensorrt_engine)
+    change_card(tensorrt_engine, flags=("hardware_compatible",))
+    if fits:
+        assert preflight_engine(tensorrt_engine).problems == ()
+    else:
+        assert "for GPUs of compute capability 8.0 and later" in the_problem(tensorrt_engine)
+
+
+def test_cards_say_whether_code_is_inside(tensorrt_engine: Path) -> None:
+    card = read_card(tensorrt_engine)
+    assert not card.carries_code
+    assert replace(card, flags=("version_compatible",)).carries_code
+    assert replace(card, plugin_embedded=True).carries_code

@@ -1,0 +1,90 @@
+"""What engines must give. In: a model and its profiles. Out: inputs, and what ONNX Runtime makes of
+them, or the plain engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from attngraft.errors import VerificationError
+from attngraft.match import inline_attention, match_model
+from attngraft.onnx_graph import without_weights
+from attngraft.pick.recipe import Profile, Recipe
+from attngraft.rewrite import VERIFICATION_SEED
+from attngraft.verify import OriginalRun, run_original
+from attngraft.verify.inputs import InputCase, draw_inputs, input_kinds
+from attngraft.verify.original import OriginalCase
+from attngraft.verify.progress import Progress
+from attngraft.verify.widen import narrowest_type
+
+__all__ = ["ONNX_RUNTIME", "PLAIN_ENGINE", "Arrays", "Reference", "Run", "from_onnx_runtime", "from_plain_engine"]
+
+ONNX_RUNTIME, PLAIN_ENGINE = "ONNX Runtime", "plain engine"
+
+Arrays = Mapping[str, np.ndarray]
+
+Run = Callable[[Path], AbstractContextManager[Callable[[Arrays], Arrays]]]
+"""Opens an engine; what it gives computes outputs from inputs."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Results at each profile's usual shapes and at the first one's smallest, masks in all patterns.
+
+    against  where they are from. feeds  inputs to time each profile with, of its usual shapes; nothing is masked in
+    them, so that no engine gains by padding that others may not have. notes  what was not to be had.
+    """
+
+    run: OriginalRun
+    against: str
+    feeds: tuple[Arrays, ...]
+    notes: tuple[str, ...] = ()
+
+
+def from_onnx_runtime(recipe: Recipe, say: Progress) -> Reference:
+    """Raises VerificationError when ONNX Runtime runs the model at none of a profile's usual shapes."""
+    usual = [run_original(recipe.source, shapes, VERIFICATION_SEED, say) for shapes in _usual(recipe)]
+    feeds = tuple(run.cases[0].inputs.feeds for run in usual)
+    notes: tuple[str, ...] = ()
+    smallest = _smallest(recipe.profiles[0])
+    if smallest is not None:
+        try:
+            usual.append(run_original(recipe.source, smallest, VERIFICATION_SEED, say))
+        except VerificationError as error:  # a convolution over one pixel, for example
+            notes = (f"not compared at the smallest shapes: {error}",)
+    cases = tuple(case for run in usual for case in run.cases)
+    return Reference(replace(usual[0], cases=cases), ONNX_RUNTIME, feeds, notes)
+
+
+def from_plain_engine(recipe: Recipe, engine: Path, run_engine: Run, why: str) -> Reference:
+    """What the engine of the model as it is gives; `why` ONNX Runtime does not."""
+    drawn = [_drawn(recipe, shapes) for shapes in _usual(recipe)]
+    smallest = _smallest(recipe.profiles[0])
+    extra = [] if smallest is None else _drawn(recipe, smallest)
+    with run_engine(engine) as compute:
+        cases = tuple(
+            OriginalCase(case, dict(compute(case.feeds)), None) for cases in (*drawn, extra) for case in cases
+        )
+    run = OriginalRun(without_weights(recipe.model), narrowest_type(recipe.model), cases, ())
+    note = f"compared with the engine of the model as it is, since ONNX Runtime cannot run it: {why}"
+    return Reference(run, PLAIN_ENGINE, tuple(cases[0].feeds for cases in drawn), (note,))
+
+
+def _usual(recipe: Recipe) -> list[dict[str, tuple[int, ...]]]:
+    return [{name: shapes.opt for name, shapes in profile.items()} for profile in recipe.profiles]
+
+
+def _smallest(profile: Profile) -> dict[str, tuple[int, ...]] | None:
+    """None where they are the usual ones, or hold nothing."""
+    smallest = {name: shapes.min for name, shapes in profile.items()}
+    usual = {name: shapes.opt for name, shapes in profile.items()}
+    return None if smallest == usual or any(0 in shape for shape in smallest.values()) else smallest
+
+
+def _drawn(recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]) -> list[InputCase]:
+    shown, _ = inline_attention(recipe.model)
+    return list(draw_inputs(input_kinds(shown, match_model(shown).sites), shapes, VERIFICATION_SEED))

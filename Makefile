@@ -93,6 +93,7 @@ bench: $(BENCH_READY)  ## The measurements on a GPU: benchmarks/results/*.json a
 	@$(GPU_RUN) -m benchmarks.rewriter_native
 	@$(GPU_RUN) -m benchmarks.attention_in_tensorrt
 	@$(GPU_RUN) -m benchmarks.session_latency
+	@$(GPU_RUN) -m benchmarks.pick_fastest
 	@$(GPU_RUN) -m benchmarks.make_tables
 	@$(GPU_RUN) -m benchmarks.make_plots
 

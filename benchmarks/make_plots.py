@@ -199,6 +199,10 @@ PICTURES = {
     "attention-in-tensorrt.svg": Picture(
         "attention-in-tensorrt", "attention plugin",
         "Time of models in TensorRT after lowerings native and attention, over that before", _draw_against_plain),
+    "pick-fastest.svg": Picture(
+        "pick-fastest", "picked",
+        "Time of the picked engines and of the other candidates, over that of the model as it was given",
+        _draw_against_plain),
     "softmax-in-tensorrt.svg": Picture(
         "softmax-in-tensorrt", "softmax plugin",
         "Time of models in TensorRT with the softmax plugin, over that without", _draw_against_plain),

@@ -68,6 +68,14 @@ SECTIONS = {
         "`difference` is the largest from the float32 model in ONNX Runtime; an empty cell is a form that TensorRT "
         "refuses or that the rewriter does not have. Measured by `python -m benchmarks.attention_in_tensorrt`.",
     ),
+    "pick-fastest": (
+        "The fastest engine that is right",
+        "What `attngraft build --pick fastest` finds: every lowering built, compared with ONNX Runtime, and timed in "
+        "turns. `plain` is the model as it was given, `mixes` the fastest of those that lower classes of sites "
+        "differently; an empty cell is a form that fails or is the same model as another. `gain` is plain over picked, "
+        "`noise` up to where a gain over plain would have been a tie, which goes to fewer plugins. Measured by `python "
+        "-m benchmarks.pick_fastest`.",
+    ),
     "softmax-in-tensorrt": (
         "Whole models in TensorRT",
         "`ours` has every attention softmax lowered to the plugin, `tensorrt-plain` is the model as it was given. The "
@@ -115,7 +123,9 @@ SECTIONS = {
     ),
 }
 
-LEFT_OUT_UNTIL_MEASURED = ("softmax-backward-kernel", "softmax-profile", "attention-profile", "session")
+LEFT_OUT_UNTIL_MEASURED = (
+    "softmax-backward-kernel", "softmax-profile", "attention-profile", "session", "pick-fastest",
+)  # fmt: skip
 """Sections that the document has only once there are results."""
 
 
@@ -157,6 +167,7 @@ def _body(name: str, results: dict[str, Any]) -> str:
         "rewriter-native": _native,
         "attention-kernel": _kernels,
         "attention-in-tensorrt": _forms,
+        "pick-fastest": _picks,
         "softmax-profile": _shares,
         "attention-profile": _shares,
         "session": _sessions,
@@ -249,6 +260,23 @@ def _forms(results: dict[str, Any]) -> str:
         gaps = [_difference(row["notes"].get(f"{label} difference")) for label in FORMS]
         shown = [_microseconds(times.get(label)) for label in FORMS]
         lines.append(_line([row["work"], row["dtype"], *shown, ratio, limit, *fused, *gaps]))
+    return _header(results) + "\n\n" + "\n".join(lines)
+
+
+PICKED_FORMS = {"tensorrt-plain": "plain", "tensorrt-native": "native", "attention": "attention", "softmax": "softmax"}
+
+
+def _picks(results: dict[str, Any]) -> str:
+    lines = _head(["work", "type", "picked"], [*PICKED_FORMS.values(), "mixes", "ours", "limit", "gain", "noise"])
+    for row in results["rows"]:
+        times, notes = row["peers_us"], row["notes"]
+        mixes = [us for label, us in times.items() if label not in PICKED_FORMS]
+        shown = [*(times.get(label) for label in PICKED_FORMS), min(mixes, default=None), row["ours_us"]]
+        gain = f"{notes['over_plain']:.3f}" if notes["over_plain"] else ""
+        noise = "" if notes["noise_us"] is None else f"{notes['noise_us'] / row['ours_us']:.1%}"
+        limit = _microseconds(row["bound_us"] or None)
+        cells = [row["work"], row["dtype"], notes["picked"], *map(_microseconds, shown), limit, gain, noise]
+        lines.append(_line(cells))
     return _header(results) + "\n\n" + "\n".join(lines)
 
 

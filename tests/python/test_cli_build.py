@@ -117,7 +117,7 @@ def test_profiles_from_options_and_from_a_file(model: Path, tmp_path: Path) -> N
     ("options", "reason"),
     [
         (["--pick", "fastest", "--lower", "native"], "--pick fastest tries all lowerings"),
-        (["--json", "found.json"], "goes with --pick fastest"),
+        (["--json", "found.json"], "writes what --pick fastest found"),
         (["--profiles", "p.json", *BLOCK_SHAPES], "leave --shape out"),
         (["--version-compatible", *BLOCK_SHAPES], "--version-compatible: TensorRT-RTX"),
         (["--hardware-compatible", *BLOCK_SHAPES], "--hardware-compatible: TensorRT-RTX"),

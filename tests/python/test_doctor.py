@@ -9,7 +9,10 @@ import pytest
 from attngraft import doctor
 from attngraft.doctor import Check, diagnose
 from attngraft.engine.device import DeviceFacts
+from attngraft.engine.sidecar import PlanHeader
 from attngraft.errors import MissingDependency
+from attngraft.runtime.preflight import Preflight
+from test_engine_sidecar import CARD
 
 
 def by_name(checks: list[Check]) -> dict[str, Check]:
@@ -69,3 +72,17 @@ def test_an_engine_that_is_none(tmp_path: Path) -> None:
     assert (check.name, check.ok) == ("engine model.engine", False)
     assert "no such file" in check.detail
     assert check.remedy
+
+
+def test_an_engine_with_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = tmp_path / "model.engine"
+    header = PlanHeader("tensorrt", (10, 6, 0, 26), 32)
+    monkeypatch.setattr(doctor, "preflight_engine", lambda path, device: Preflight(engine, header, CARD, ()))
+    check = diagnose(engine)[-1]
+    assert check.ok is True
+    assert check.detail == (
+        "tensorrt 10.6.0.26, 2 attngraft layers, from model.onnx, sites: 1 native and 1 keep, 2 profiles, refit, "
+        "worst difference 0.0015, tolerance 0.01 (engine against ONNX Runtime)"
+    )
+    monkeypatch.setattr(doctor, "preflight_engine", lambda path, device: Preflight(engine, header, None, ()))
+    assert diagnose(engine)[-1].detail == "tensorrt 10.6.0.26"

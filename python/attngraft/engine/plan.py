@@ -68,6 +68,13 @@ def build_plan(request: BuildRequest, messages: MessageLog, report: BuildProgres
     Raises BuildError with TensorRT's or the plugin's reason, MissingDependency where TensorRT needs a GPU and there is
     none.
     """
+    with report.interrupts_kept():
+        plan = _build_plan(request, messages, report)
+    report.raise_failure()
+    return plan
+
+
+def _build_plan(request: BuildRequest, messages: MessageLog, report: BuildProgress) -> EnginePlan:
     backend, trt = request.backend, request.backend.module
     builder = _make_builder(backend, messages)
     if request.library is not None:
@@ -77,6 +84,7 @@ def build_plan(request: BuildRequest, messages: MessageLog, report: BuildProgres
     messages.clear()  # what a registry or a machine without a GPU says on the way here is not the build's failure
     report.phase(f"parsing {request.model_path} with {backend.label}")
     network = parse_network(backend, builder, messages, request.model, request.model_path)
+    report.raise_failure()
     facts = _network_facts(request, network)
     config = _make_config(request, builder)
     monitor = report.attach(trt, config)

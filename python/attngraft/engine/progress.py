@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -56,6 +58,23 @@ class BuildProgress:
         except BaseException as error:
             self._failure = error
         return self._failure is None
+
+    @contextlib.contextmanager
+    def interrupts_kept(self) -> Iterator[None]:
+        """Keeps a Ctrl-C until `raise_failure`, and stops the build for it: raised while TensorRT logs a message, it
+        would be lost in TensorRT's C++. Handlers that the caller has set stay."""
+        in_main = threading.current_thread() is threading.main_thread()
+        if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, lambda *_: self._keep(KeyboardInterrupt()))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _keep(self, error: BaseException) -> None:
+        self._failure = error
 
     def raise_failure(self) -> None:
         """Raises, once the build has stopped, what was raised while it ran."""

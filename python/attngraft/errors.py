@@ -43,8 +43,8 @@ class BuildError(AttngraftError):
     """TensorRT refused the model, the shapes or the plugin."""
 
 
-class WriteError(BuildError):
-    """A file cannot be written: a full disk, no permission. The targets are as they were."""
+class WriteError(BuildError, ModelError):
+    """A file, engine or model, cannot be written: a full disk, no permission. What was there is as it was."""
 
 
 class EngineError(AttngraftError):

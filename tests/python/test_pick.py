@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from pick_support import SHAPES, Runner, Timer, recipe_of, save_block
 
 from attngraft.engine import ShapeRange
 from attngraft.engine.sidecar import read_card
-from attngraft.errors import BuildError, EngineError, MissingDependency, VerificationError
+from attngraft.errors import BuildError, CaptureError, EngineError, MissingDependency, VerificationError
 from attngraft.pick import PickResult, pick_fastest
 from attngraft.pick import fastest as fastest_module
 from attngraft.pick import search
@@ -25,6 +30,11 @@ KEEP, NATIVE, ATTENTION, SOFTMAX, AUTO = range(5)
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return save_block(tmp_path)
+
+
+def refuse(*_: object) -> None:
+    """In place of from_onnx_runtime."""
+    raise VerificationError("ONNX Runtime has no kernel for it")
 
 
 def pick(model: Path, timer: Timer | None = None, runner: Runner | None = None, **options: object) -> PickResult:
@@ -129,9 +139,6 @@ def test_several_profiles_are_all_checked_and_timed(model: Path) -> None:
 
 
 def test_without_onnx_runtime_the_plain_engine_is_the_reference(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise VerificationError("ONNX Runtime has no kernel for it")
-
     monkeypatch.setattr(search, "from_onnx_runtime", refuse)
     runner = Runner(model, wrong=lambda y: y + 0.5)
     result = pick(model, Timer({ATTENTION: 10.0, NATIVE: 50.0}), runner)
@@ -178,3 +185,35 @@ def test_no_gpu_is_said_before_anything_is_built(model: Path, monkeypatch: pytes
     with pytest.raises(MissingDependency, match="--pick fastest runs and times engines, and there is no NVIDIA GPU"):
         pick_fastest(recipe_of(model))
     assert list(model.parent.iterdir()) == [model]
+
+
+def test_a_bfloat16_model_without_onnx_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs are compared as numbers, not bit by bit; one engine is off by less than the type's roundings."""
+    model = save_block(tmp_path, "bf16")
+    monkeypatch.setattr(search, "from_onnx_runtime", refuse)
+
+    @contextmanager
+    def run(engine: Path) -> Iterator[Callable[[dict], dict]]:
+        shift = 0.02 * read_card(engine).plugin_layers
+        yield lambda inputs: {"y": (np.ones(inputs["x"].shape) + shift).astype(ml_dtypes.bfloat16)}
+
+    result = pick_fastest(recipe_of(model), run=run, timer=Timer({ATTENTION: 10.0}))
+    assert result.verdict.winner.name == "attention"
+    worst = by_name(result)["attention"]["worst"]
+    assert 0.01 < worst["difference"] < 0.03 and worst["tolerance"] == pytest.approx(0.08)
+
+
+def test_timing_falls_back_to_plain_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def time_engines(engines: object, inputs: object, *, modes: tuple[str, ...], progress: object) -> list[str]:
+        asked.append(modes)
+        if modes == ("graph",):
+            raise CaptureError("it synchronises")
+        return ["times"]
+
+    monkeypatch.setitem(sys.modules, "attngraft.runtime.timing", SimpleNamespace(time_engines=time_engines))
+    said: list[str] = []
+    assert fastest_module._time_engines([], {}, progress=said.append) == ["times"]
+    assert asked == [("graph",), ("plain",)]
+    assert said == ["pick: timing plain runs, since an engine cannot be captured: it synchronises"]

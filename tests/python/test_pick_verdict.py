@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +46,13 @@ def test_within_the_noise_fewer_plugins_win() -> None:
     assert verdict.winner.name == "native"
     assert set(verdict.ties) == {"attention", "softmax"}
     assert verdict.over_plain is None and verdict.lead is None
+
+
+def test_an_unsteady_engine_does_not_tie_past_a_steady_one() -> None:
+    """It is slower than the plain engine, which is no tie with the fastest."""
+    unsteady = replace(trial("native", 103), speed=Speed(tuple(103 + 8.0 * (-1) ** np.arange(ROUNDS))))
+    verdict = choose([trial("attention", 100, 1), trial("keep", 102), unsteady])
+    assert (verdict.winner.name, verdict.ties) == ("attention", ())
 
 
 def test_a_steady_difference_is_no_tie_however_small_and_below_the_clock_it_is() -> None:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
-from attngraft.errors import ModelError
+from attngraft.errors import ModelError, WriteError
 from attngraft.onnx_graph.external import external_files, rename_external_file, stored_bytes
 from attngraft.onnx_graph.wire import write_in_parts
 
@@ -54,7 +54,7 @@ def stage_model(model: ModelProto, target: str | Path, source_dir: Path) -> Stag
         _take_permissions(Path(name), target)
     except OSError as error:
         _remove(created)
-        raise ModelError(f"{target}: cannot be written ({error.strerror or error})") from None
+        raise WriteError(f"{target}: cannot be written ({error.strerror or error})") from None
     except BaseException:
         _remove(created)
         raise

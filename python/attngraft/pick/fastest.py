@@ -13,12 +13,12 @@ from typing import Any
 from attngraft.engine.device import describe_device
 from attngraft.engine.files import move_together, write_atomically
 from attngraft.engine.sidecar import card_path, read_card
-from attngraft.errors import MissingDependency
+from attngraft.errors import CaptureError, MissingDependency
 from attngraft.pick.candidates import SiteClass
 from attngraft.pick.recipe import Recipe
 from attngraft.pick.reference import Arrays, Run
 from attngraft.pick.search import Search
-from attngraft.pick.speed import Timer
+from attngraft.pick.speed import EngineSamples, Timer
 from attngraft.pick.trial import Trial, worst_difference
 from attngraft.pick.verdict import Verdict
 
@@ -103,7 +103,13 @@ def _session(engine: Path) -> Iterator[Callable[[Arrays], Arrays]]:
         yield session.run
 
 
-def _time_engines(engines: Sequence[Path], inputs: Arrays, **options: Any) -> Sequence[Any]:
+def _time_engines(engines: Sequence[Path], inputs: Arrays, **options: Any) -> Sequence[EngineSamples]:
+    """Graph replays, or plain runs of all engines where one of them cannot be captured."""
     from attngraft.runtime.timing import time_engines
 
-    return time_engines(engines, inputs, modes=("graph",), **options)
+    try:
+        return time_engines(engines, inputs, modes=("graph",), **options)
+    except CaptureError as error:
+        if options.get("progress") is not None:
+            options["progress"](f"pick: timing plain runs, since an engine cannot be captured: {error}")
+        return time_engines(engines, inputs, modes=("plain",), **options)

@@ -66,12 +66,18 @@ def from_plain_engine(recipe: Recipe, engine: Path, run_engine: Run, why: str) -
     smallest = _smallest(recipe.profiles[0])
     extra = [] if smallest is None else _drawn(recipe, smallest)
     with run_engine(engine) as compute:
+        # As a reference and not as the original's own outputs: these would have to be of the type that is compared.
         cases = tuple(
-            OriginalCase(case, dict(compute(case.feeds)), None) for cases in (*drawn, extra) for case in cases
+            OriginalCase(case, None, _comparable(compute(case.feeds))) for cases in (*drawn, extra) for case in cases
         )
     run = OriginalRun(without_weights(recipe.model), narrowest_type(recipe.model), cases, ())
     note = f"compared with the engine of the model as it is, since ONNX Runtime cannot run it: {why}"
     return Reference(run, PLAIN_ENGINE, tuple(cases[0].feeds for cases in drawn), (note,))
+
+
+def _comparable(outputs: Arrays) -> dict[str, np.ndarray]:
+    """bfloat16, which NumPy itself does not know, as float32."""
+    return {name: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for name, a in outputs.items()}
 
 
 def _usual(recipe: Recipe) -> list[dict[str, tuple[int, ...]]]:

@@ -10,11 +10,12 @@ from attngraft.errors import AttngraftError, BuildError, RewriteError, Verificat
 from attngraft.pick.candidates import KEEP, UNIFORM, SiteClass, graph_digest, plan_uniform, site_classes
 from attngraft.pick.mixes import combined_mix, single_mixes
 from attngraft.pick.recipe import Recipe
-from attngraft.pick.reference import Reference, Run, from_onnx_runtime, from_plain_engine
+from attngraft.pick.reference import ONNX_RUNTIME, Reference, Run, from_onnx_runtime, from_plain_engine
 from attngraft.pick.speed import Timer, measure
 from attngraft.pick.trial import Trial, build_trial, check_trial, failed_trial
 from attngraft.pick.verdict import Verdict, choose
 from attngraft.rewrite import RewritePlan
+from attngraft.verify import OriginalRun
 from attngraft.verify.progress import Progress, silent
 
 __all__ = ["Search"]
@@ -101,17 +102,21 @@ class Search:
         first = self._built.setdefault(graph_digest(self._recipe, plan), name)
         if first != name:
             return Trial(name, plan, same_as=first)
-        proved = self._reference.run if self._recipe.verify and self._reference is not None else None
         number = len(self.trials)
         log_path = None if self._log_path is None else self._log_path.with_name(f"{self._log_path.name}.{number}")
         engine = self._folder / f"{number}.engine"
-        trial = build_trial(self._recipe, Trial(name, plan), engine, proved, log_path, self._progress)
+        trial = build_trial(self._recipe, Trial(name, plan), engine, self._original(), log_path, self._progress)
         if trial.taken_back and trial.failure is None:
             # With sites taken back it may be what was built before.
             first = self._built.setdefault(graph_digest(self._recipe, trial.plan), name)
             if first != name:
                 return replace(trial, same_as=first, built=None)
         return self._checked(trial)
+
+    def _original(self) -> OriginalRun | None:
+        """What rewritten models are proved against in ONNX Runtime, before they are built; None where they are not."""
+        known = self._reference is not None and self._reference.against == ONNX_RUNTIME
+        return self._reference.run if self._recipe.verify and known else None
 
     def _checked(self, trial: Trial) -> Trial:
         if trial.failure is not None:

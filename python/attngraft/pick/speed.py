@@ -13,11 +13,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-__all__ = ["ROUNDS", "RUNS", "Speed", "Timer", "gain_us", "measure", "noise_us"]
+__all__ = ["ROUNDS", "RUNS", "EngineSamples", "Speed", "Timer", "gain_us", "measure", "noise_us"]
 
 ROUNDS, RUNS = 20, 20
 """Rounds of a timing, and runs of each engine in a round."""
@@ -36,7 +36,7 @@ class EngineSamples(Protocol):
     samples_us: Mapping[str, tuple[float, ...]]
 
 
-Timer = Callable[..., Sequence[Any]]
+Timer = Callable[..., Sequence[EngineSamples]]
 """`attngraft.runtime.timing.time_engines`, or another function that takes engines, inputs, `rounds`, `runs` and
 `progress` and gives an EngineSamples for each engine."""
 

@@ -13,7 +13,7 @@ from attngraft.engine import Origin, build_engine
 from attngraft.engine.builder import BuildResult
 from attngraft.engine.plan import reason_of
 from attngraft.engine.sidecar import SiteCard, WorstDifference
-from attngraft.errors import AttngraftError, BuildError, ModelError, WriteError
+from attngraft.errors import AttngraftError, BuildError, WriteError
 from attngraft.match import ModelSites
 from attngraft.pick.candidates import KEEP
 from attngraft.pick.recipe import Recipe
@@ -67,7 +67,7 @@ class Trial:
 def failed_trial(trial: Trial, error: AttngraftError, folder: Path) -> Trial:
     """The trial of a candidate that came to an error; raises it again where no other candidate would fare better.
     `folder`: that of temporary files, which means nothing to a reader."""
-    if isinstance(error, (WriteError, ModelError)):
+    if isinstance(error, WriteError):
         raise error
     reason = reason_of(error) if isinstance(error, BuildError) else str(error)
     return replace(trial, failure=" ".join(reason.replace(f"{folder}/", "").split()))
@@ -82,7 +82,7 @@ def build_trial(
     progress: Callable[[str], None] | None,
 ) -> Trial:
     """Rewrites and builds the plan of a trial. `original`: the run that its rewrite is proved against; None: it is not
-    proved. A refusal is in the trial; raises WriteError or ModelError when a file cannot be written."""
+    proved. A refusal is in the trial; raises WriteError when a file cannot be written."""
     started = time.monotonic()
     plan = trial.plan
     assert plan is not None

@@ -74,7 +74,7 @@ class Comparison:
         if expected.shape != actual.shape or not same_type:
             raise VerificationError(
                 f"output {self.name!r} is {expected.dtype}{list(expected.shape)} in the original and "
-                f"{actual.dtype}{list(actual.shape)} in the rewritten model"
+                f"{actual.dtype}{list(actual.shape)} in what is compared with it"
             )
         if expected.size == 0:
             return

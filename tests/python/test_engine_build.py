@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from attngraft import plugin_library as plugin_library_module
 from attngraft.contract import EmptyRows, MaskedSoftmax, Role
 from attngraft.engine import BuildResult, ShapeRange, backends, build_engine, builder, progress, rtx
 from attngraft.engine.backends import load_backend, register_plugins
+from attngraft.engine.logger import MessageLog
 from attngraft.engine.sidecar import card_path, read_card, read_plan_header
 from attngraft.errors import AttngraftError, BuildError, EngineError, MissingDependency, ModelError
 from engine_models import HIDDEN, OPSET, attention_model, softmax_model
@@ -311,3 +313,34 @@ def test_an_old_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", old)
     with pytest.raises(MissingDependency, match="8.6.1 is older than 10.6"):
         load_backend("tensorrt")
+
+
+def test_a_ctrl_c_while_tensorrt_logs_stops_the_build(two_sites: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raised in there, it would be lost in TensorRT's C++."""
+    add, seen = MessageLog.add, []
+
+    def interrupt(self: MessageLog, severity: str, message: str) -> None:
+        add(self, severity, message)
+        if not seen and "Graph" in message:
+            seen.append(message)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(MessageLog, "add", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build(two_sites, shapes=KEEP_PROFILE)
+    assert seen
+    assert sorted(two_sites.parent.iterdir()) == [two_sites]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_handlers_of_the_caller_stay(two_sites: Path) -> None:
+    def own(*_: object) -> None:
+        raise AssertionError
+
+    before = signal.signal(signal.SIGINT, own)
+    try:
+        handlers = []
+        build(two_sites, shapes=KEEP_PROFILE, progress=lambda line: handlers.append(signal.getsignal(signal.SIGINT)))
+        assert set(handlers) == {own}
+    finally:
+        signal.signal(signal.SIGINT, before)

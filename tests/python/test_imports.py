@@ -95,6 +95,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
         "import attngraft.engine",
         "import attngraft.runtime",
         "import attngraft.bundle",
+        "import attngraft.pick",
         "import attngraft.doctor",
         "import attngraft.cli",
     ],

@@ -34,7 +34,7 @@ CARD = EngineCard(
     source_sha256="00" * 32,
     inputs=(tensor("ids", "int64", -1, -1), tensor("lengths", "int32", -1)),
     outputs=(tensor("y", "float16", -1, -1, 64), tensor("pooled", "bfloat16", -1, 64)),
-    profile={"ids": ShapeRange.parse("1x8:6x128:7x512"), "lengths": ShapeRange.parse("1:6:7")},
+    profiles=({"ids": ShapeRange.parse("1x8:6x128:7x512"), "lengths": ShapeRange.parse("1:6:7")},),
 )
 """A model with a batch dimension: batches of 1 to 7, 6 as a rule, of up to 512 tokens."""
 
@@ -42,7 +42,7 @@ FIXED = replace(
     CARD,
     inputs=(tensor("x", "float32", 2, 3, 16),),
     outputs=(tensor("y", "bool", 2, 16),),
-    profile={"x": ShapeRange.parse("2x3x16")},
+    profiles=({"x": ShapeRange.parse("2x3x16")},),
 )
 """One without, and of one shape."""
 
@@ -53,7 +53,7 @@ def one_input(shape: tuple[int, ...], range_: str, output: tuple[int, ...]) -> E
         CARD,
         inputs=(tensor("x", "float32", *shape),),
         outputs=(tensor("y", "float32", *output),),
-        profile={"x": ShapeRange.parse(range_)},
+        profiles=({"x": ShapeRange.parse(range_)},),
     )
 
 

@@ -15,7 +15,6 @@ import pytest
 from bundle_cases import CARD, FIXED, SIZE, files_below, write_engine
 
 from attngraft.bundle import check_bundle, write_bundle
-from attngraft.bundle.source import profiles_of
 from attngraft.contract import MaskedSoftmax
 from attngraft.engine import ShapeRange, build_engine
 from attngraft.engine.sidecar import card_path, read_card
@@ -78,7 +77,7 @@ def test_one_shape_is_one_graph(tmp_path: Path) -> None:
 
 
 def test_profiles_are_those_of_the_card() -> None:
-    (profile,) = profiles_of(FIXED)
+    (profile,) = FIXED.profiles
     assert profile == {"x": ShapeRange.parse("2x3x16")}
 
 

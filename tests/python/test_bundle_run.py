@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from bundle_cases import CARD, tensor, write_engine
-from fake_gpu import SUCCESS, FakeContext, FakeEngine, FakeRuntime, fake_tensorrt
+from fake_gpu import SUCCESS, FakeRuntime
+from fake_tensorrt import FakeContext, FakeEngine, fake_tensorrt
 
 from attngraft.bundle import write_bundle
 from attngraft.engine.shapes import ShapeRange
@@ -24,7 +25,7 @@ ADDER = replace(
     CARD,
     inputs=(tensor("x", "float32", -1, 4),),
     outputs=(tensor("y", "float32", -1, 4),),
-    profile={"x": ShapeRange.parse("1x4:2x4:8x4")},
+    profiles=({"x": ShapeRange.parse("1x4:2x4:8x4")},),
 )
 """The fake engine's card."""
 
@@ -52,7 +53,7 @@ class Machine:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpu = Runtime()
-        self.trt, self.context = fake_tensorrt(self.gpu)
+        self.trt, self.behaviour = fake_tensorrt(self.gpu)
         self.profiles: list[int] = []
         self.loaded: list[str] = []
         self.host_code: list[bool] = []
@@ -70,7 +71,7 @@ class Machine:
 
         def deserialize(runtime: Any, plan: bytes) -> FakeEngine:
             machine.host_code.append(runtime.engine_host_code_allowed)
-            return FakeEngine(machine.context)
+            return FakeEngine(machine.gpu, machine.behaviour)
 
         monkeypatch.setattr(FakeContext, "set_optimization_profile_async", select, raising=False)
         monkeypatch.setattr(FakeEngine, "get_tensor_dtype", lambda engine, name: SimpleNamespace(itemsize=4))
@@ -154,12 +155,12 @@ def test_another_version(machine: Machine, capsys: pytest.CaptureFixture[str]) -
 
 def test_what_fails_while_running(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--replays 0: give 1 or more" in error_of(machine, capsys, "--replays", "0")
-    machine.context.fail = True
+    machine.behaviour.fail = True
     assert "TensorRT reports an error while running" in error_of(machine, capsys)
 
 
 def test_an_output_whose_shape_depends_on_data(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    machine.context.output_shape = (-1, 4)
+    machine.behaviour.data_dependent = True
     assert "its shape depends on data" in error_of(machine, capsys)
 
 

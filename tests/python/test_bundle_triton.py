@@ -14,7 +14,7 @@ from build_support import run_python
 from bundle_cases import CARD, FIXED, files_below, one_input, tensor, write_engine
 from triton_schema import parse_config
 
-from attngraft.bundle import batching, check_bundle, graph_shapes, triton, write_bundle
+from attngraft.bundle import check_bundle, write_bundle
 from attngraft.bundle.text_format import format_message
 from attngraft.contract import MaskedSoftmax
 from attngraft.engine import build_engine
@@ -121,11 +121,10 @@ def test_a_batch_of_one_is_a_batch(tmp_path: Path) -> None:
     assert graphs_of(config) == [(1, {"x": [8]}, None), (1, {"x": [16]}, None)]
 
 
-def test_several_profiles_are_all_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_profiles_are_all_served(tmp_path: Path) -> None:
     short, long = {"x": ShapeRange.parse("1x8:2x8:4x8")}, {"x": ShapeRange.parse("1x64:1x64:2x64")}
-    for module in (batching, graph_shapes, triton):
-        monkeypatch.setattr(module, "profiles_of", lambda card: (short, long))
-    config = config_of(tmp_path, one_input((-1, -1), "1x8:2x8:4x8", (-1, 2)))
+    card = replace(one_input((-1, -1), "1x8:2x8:4x8", (-1, 2)), profiles=(short, long))
+    config = config_of(tmp_path, card)
     assert list(config.instance_group[0].profile) == ["0", "1"]
     assert config.max_batch_size == 4
     assert [(batch, shapes["x"]) for batch, shapes, _ in graphs_of(config)] == [
@@ -147,9 +146,11 @@ MASKED = replace(
         (one_input((1, 8), "1x8", (-1, 8)), "'x' is 1x8 but 'y' is ?x8"),
         (one_input((-1, 8), "1x8:2x8:4x8", (2, 8)), "'y' is 2x8"),
         (one_input((1,), "1", (1, 8)), "'x' is 1"),
-        (replace(FIXED, inputs=(), profile={}), "it has no inputs"),
+        (replace(FIXED, inputs=(), profiles=({},)), "it has no inputs"),
         (
-            replace(MASKED, profile={"x": ShapeRange.parse("1x4:2x4:8x4"), "mask": ShapeRange.parse("1x4:1x4:1x4")}),
+            replace(
+                MASKED, profiles=({"x": ShapeRange.parse("1x4:2x4:8x4"), "mask": ShapeRange.parse("1x4:1x4:1x4")},)
+            ),
             "the first dimensions of 'x' and 'mask' have other ranges",
         ),
     ],
@@ -187,7 +188,7 @@ def test_what_triton_cannot_serve(tmp_path: Path, card: EngineCard, options: dic
 def test_odd_characters(tmp_path: Path) -> None:
     """In the engine's file name, the folder's and the tensors'."""
     name = 'a "b"\\c\n\t\x7f1 é 漢'
-    card = replace(FIXED, inputs=(tensor(name, "float32", 2, 3, 16),), profile={name: FIXED.profile["x"]})
+    card = replace(FIXED, inputs=(tensor(name, "float32", 2, 3, 16),), profiles=({name: FIXED.profiles[0]["x"]},))
     folder = tmp_path / "my; 'repository' $HOME é"
     result = write_bundle(write_engine(tmp_path, card, "-my model é.engine"), folder, "triton")
     assert result.triton is not None and result.triton.name == "my_model__"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attngraft.bundle.source import profiles_of
 from attngraft.engine.shapes import format_shape
 from attngraft.engine.sidecar import EngineCard, TensorCard
 from attngraft.errors import EngineError
@@ -57,7 +56,7 @@ def _why_not(card: EngineCard) -> str | None:
         # Without its only dimension a tensor would have another shape for clients than for the engine.
         flat = next((tensor for tensor in tensors if len(tensor.shape) == 1), None)
         return None if flat is None else f"{flat.name!r} is {_shape(flat)}"
-    for profile in profiles_of(card):
+    for profile in card.profiles:
         first = card.inputs[0].name
         for tensor in card.inputs[1:]:
             ranges = [(profile[name].min[0], profile[name].max[0]) for name in (first, tensor.name)]
@@ -67,7 +66,7 @@ def _why_not(card: EngineCard) -> str | None:
 
 
 def _range(card: EngineCard) -> tuple[int, int]:
-    firsts = [profile[card.inputs[0].name] for profile in profiles_of(card)]
+    firsts = [profile[card.inputs[0].name] for profile in card.profiles]
     return min(shapes.min[0] for shapes in firsts), max(shapes.max[0] for shapes in firsts)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attngraft.bundle.source import profiles_of
 from attngraft.engine.sidecar import EngineCard
 
 __all__ = ["BatchedShapes", "GraphShapes", "batched_shapes", "corner_shapes"]
@@ -38,7 +37,7 @@ class BatchedShapes:
 def corner_shapes(card: EngineCard) -> tuple[GraphShapes, ...]:
     """The profiles' most usual and largest shapes."""
     found: dict[Shapes, GraphShapes] = {}
-    for index, profile in enumerate(profiles_of(card)):
+    for index, profile in enumerate(card.profiles):
         for corner in ("opt", "max"):
             shapes = tuple((tensor.name, getattr(profile[tensor.name], corner)) for tensor in card.inputs)
             found.setdefault(shapes, GraphShapes(index, corner, shapes))
@@ -52,7 +51,7 @@ def batched_shapes(card: EngineCard, max_batch: int) -> tuple[BatchedShapes, ...
     found: dict[tuple[int, Shapes], BatchedShapes] = {}
     name = card.inputs[0].name
     for graph in corner_shapes(card):
-        range_ = profiles_of(card)[graph.profile][name]
+        range_ = card.profiles[graph.profile][name]
         shapes = tuple((input_name, shape[1:]) for input_name, shape in graph.shapes)
         smallest = range_.min[0]
         for batch in _ladder(range_.min[0], range_.opt[0], min(range_.max[0], max_batch)):

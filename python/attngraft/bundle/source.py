@@ -6,17 +6,15 @@ Nothing of TensorRT is imported: a bundle can be packed on any machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from attngraft.contract import CONTRACT_VERSION
-from attngraft.engine.shapes import ShapeRange
 from attngraft.engine.sidecar import EngineCard, PlanHeader, card_path, read_card, read_plan_header
 from attngraft.errors import EngineError
 from attngraft.plugin_library import plugin_library
 
-__all__ = ["BundleSource", "profiles_of", "read_source"]
+__all__ = ["BundleSource", "read_source"]
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,6 @@ class BundleSource:
     def library_name(self) -> str | None:
         """File name of the library in the bundle: the one that the card names."""
         return None if self.library is None else self.card.plugin_library
-
-
-def profiles_of(card: EngineCard) -> tuple[Mapping[str, ShapeRange], ...]:
-    """The engine's optimization profiles, in TensorRT's order: the shapes of every input."""
-    return (card.profile,)
 
 
 def read_source(engine_path: str | Path) -> BundleSource:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from attngraft.bundle.batching import Batching, decide_batching
 from attngraft.bundle.folder import Content
 from attngraft.bundle.graph_shapes import Shapes, batched_shapes, corner_shapes
-from attngraft.bundle.source import BundleSource, profiles_of
+from attngraft.bundle.source import BundleSource
 from attngraft.bundle.text_format import Message, Word, format_message
 from attngraft.engine.sidecar import EngineCard, TensorCard, card_path
 from attngraft.errors import EngineError
@@ -106,8 +106,8 @@ def triton_files(source: BundleSource, model: TritonModel) -> dict[str, Content]
 def triton_config(card: EngineCard, model: TritonModel) -> Message:
     """The model's config.pbtxt, as nested values."""
     instance: dict[str, object] = {"count": model.instances, "kind": Word("KIND_GPU")}
-    if len(profiles_of(card)) > 1:  # left to itself the backend takes profile 0 alone
-        instance["profile"] = [str(index) for index in range(len(profiles_of(card)))]
+    if len(card.profiles) > 1:  # left to itself the backend takes profile 0 alone
+        instance["profile"] = [str(index) for index in range(len(card.profiles))]
     config: dict[str, object] = {
         "name": model.name,
         "platform": "tensorrt_plan",
@@ -155,7 +155,7 @@ def _command(source: BundleSource) -> str:
     command = "tritonserver --model-repository=."
     if source.library is not None:
         return f"{command} --backend-config=tensorrt,plugins=./{source.library_name}"
-    if source.card.plugin_embedded:
+    if source.card.carries_code:
         return f"{command} --backend-config=tensorrt,version-compatible=true"
     return command
 
@@ -204,11 +204,13 @@ def _plugin_lines(source: BundleSource) -> list[str]:
             "separated by ';'. LD_PRELOAD does not do: the library registers its plugins in the TensorRT that is "
             "loaded by then, and the server loads TensorRT later."
         )
-    elif source.card.plugin_embedded:
+    elif source.card.carries_code:
+        what, how = "The plugin library is inside the engine.", "build the engine with --no-embed"
+        if not source.card.plugin_embedded:
+            what, how = "TensorRT's lean runtime is inside the engine.", "build the engine without --version-compatible"
         text = (
-            "The plugin library is inside the engine. The option above permits TensorRT to run code that an engine "
-            "carries; it holds for every engine of this server, so serve engines that you trust. To do without it, "
-            "build the engine with --no-embed and bundle it again: the library then lies beside the engine."
+            f"{what} The option above permits TensorRT to run code that an engine carries; it holds for all engines of "
+            f"this server, so serve engines that you trust. To do without it, {how} and bundle it again."
         )
     else:
         return []

@@ -39,8 +39,8 @@ def load_engine(found: Preflight, reason: Callable[[], str]) -> LoadedEngine:
     backend = load_backend(found.header.backend)
     # One for each session: a runtime refuses a second engine that carries the same plugin library.
     runtime = backend.module.Runtime(process_logger(backend.module))
-    if card is None or card.plugin_embedded:
-        # The engine may carry a plugin library; like any engine, it is code that its user trusts.
+    if card is None or card.carries_code:
+        # Like any engine, what it carries is code that its user trusts.
         runtime.engine_host_code_allowed = True
     if card is not None and card.plugin_library is not None and not card.plugin_embedded:
         register_plugins(backend.module.get_plugin_registry(), plugin_library())

@@ -65,7 +65,7 @@ class RowsWithKeys:
     def condition(self, emit: Emitter, scores: str, site: Site, dtype: int) -> str:
         """bool [..., Sq or 1, 1], broadcasting to the context. `scores`, of ONNX element type `dtype`, are as they were
         before the masks."""
-        if site.key_mask is not None and site.whole.causal == CausalMode.TOP_LEFT:
+        if site.key_mask is not None and site.config.causal == CausalMode.TOP_LEFT:
             return self._after_first_key(emit, scores, site)
         if site.whole.causal != CausalMode.NONE:  # a triangle of this site's own lengths
             return _any_key(emit, _allowed(emit, scores, site, dtype, self._types))
@@ -77,10 +77,10 @@ class RowsWithKeys:
     def _after_first_key(self, emit: Emitter, scores: str, site: Site) -> str:
         """bool [B, 1, Sq, 1], of a site with causality and one mask of keys: whether the sequence's first key is not
         behind the row. Nothing of the size of the scores is computed for it."""
-        (mask,) = site.source_masks
-        first = self._first_keys.get((site.graph, mask))
-        if first is None:
-            first = self._first_keys[site.graph, mask] = _first_key(emit, scores, mask)
+        key = site.graph, site.key_mask
+        if key not in self._first_keys:
+            self._first_keys[key] = _first_key(emit, scores, site.key_mask, self._types)
+        first = self._first_keys[key]
         return emit.node("Not", emit.node("Greater", first, row_numbers(emit, scores)))
 
     def without_heads(self, emit: Emitter, condition: str) -> str:
@@ -98,9 +98,9 @@ def _same_condition(site: Site, dtype: int) -> tuple[str, int, tuple[MaskPart, .
     return site.graph, dtype if adds else TensorProto.UNDEFINED, masks
 
 
-def _first_key(emit: Emitter, scores: str, mask: MaskPart) -> str:
-    """The number of each sequence's first allowed key, int64 [B, 1, 1, 1]; of a mask of keys [B, 1, 1, Sk]."""
-    (condition,) = mask.tensors
+def _first_key(emit: Emitter, scores: str, mask: MaskPart, types: TensorTypes) -> str:
+    """The number of each sequence's first allowed key, int64 [B, 1, 1, 1]; of a mask of keys [B, Sk]."""
+    condition = shaped(emit, as_condition(emit, mask.tensors[0], types), mask)
     keys, never = key_numbers(emit, scores), emit.number(BEHIND_EVERY_ROW, TensorProto.INT64)
     found = emit.node("Where", condition, *((never, keys) if mask.invert else (keys, never)))
     return _reduced(emit, "ReduceMin", found)

@@ -89,7 +89,7 @@ def _work(key: str, work: Work, folder: Path, options: argparse.Namespace) -> No
     if options.check:
         print(f"{key}: {check(recipe)}", flush=True)
         return
-    result = pick_fastest(recipe, progress=(lambda line: print(line, flush=True)) if options.verbose else None)
+    result = pick_fastest(recipe, progress=lambda line: print(line, file=sys.stderr, flush=True))
     print(f"{key}:", *pick_lines(pick_json(result)), sep="\n", flush=True)
     print(write_results("pick-fastest", [measured_row(work, model, recipe, result)]), flush=True)
 
@@ -177,7 +177,6 @@ def _parser() -> argparse.ArgumentParser:
                         help="only works whose names (see --list) it finds")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="print the names of the works and measure nothing")
     parser.add_argument("--check", action="store_true", help="without a GPU: say which candidates there are")
-    parser.add_argument("--verbose", action="store_true", help="print what pick is doing")
     parser.add_argument("--exports", type=Path, default=Path(".zoo/real"), metavar="DIR",
                         help="folder of exports, stripped ones too (default: .zoo/real)")  # fmt: skip
     parser.add_argument("--model", type=Path, action="append", metavar="FILE",

@@ -1,5 +1,5 @@
 // Runs an engine out of a bundle that `attngraft bundle ENGINE --format directory -o DIR` made: one plain run at the
-// profile's usual shapes, the same captured into a CUDA graph, and replays of that, timed. The inputs are zeros.
+// profile's usual shapes, the same captured into a CUDA graph, and replays of that, timed. The inputs are made up.
 //
 //   attngraft_replay DIR [REPLAYS]
 //
@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -76,7 +78,30 @@ static int64_t byteCount(DataType type, Dims const& shape, std::string const& na
     return std::max<int64_t>((bits + 7) / 8, 1);
 }
 
-//! Gives every input its usual shape and every tensor a buffer of zeros, which stays until the process ends.
+//! Floating-point numbers of 1/2 to 1 and either sign, else ones, which are legal as ids and in masks. With zeros a GPU
+//! would be faster than it is.
+static std::vector<uint8_t> madeUp(DataType type, int64_t bytes)
+{
+    struct Element
+    {
+        int64_t size;
+        uint64_t drawn; //!< bits of it
+        uint64_t set;
+    };
+    static constexpr Element kElements[]{{4, 0x807FFFFF, 0x3F000000}, {2, 0x83FF, 0x3800}, {1, 0, 1}, {4, 0, 1},
+        {1, 0, 1}, {1, 0, 1}, {1, 0, 0x38}, {2, 0x807F, 0x3F00}, {8, 0, 1}, {1, 0, 0x11}}; // as kBits
+    Element const element = kElements[static_cast<size_t>(type)];
+    std::vector<uint8_t> values(static_cast<size_t>(bytes));
+    std::mt19937_64 draw;
+    for (int64_t at = 0; at + element.size <= bytes; at += element.size)
+    {
+        uint64_t const bits = (draw() & element.drawn) | element.set; // the lowest byte first, as GPUs have it
+        std::memcpy(&values[static_cast<size_t>(at)], &bits, static_cast<size_t>(element.size));
+    }
+    return values;
+}
+
+//! Gives every input its usual shape and made-up values, and every tensor a buffer, which stays until the process ends.
 static void prepare(ICudaEngine const& engine, IExecutionContext& context)
 {
     for (int32_t index = 0; index < engine.getNbIOTensors(); ++index)
@@ -89,10 +114,11 @@ static void prepare(ICudaEngine const& engine, IExecutionContext& context)
     for (int32_t index = 0; index < engine.getNbIOTensors(); ++index)
     {
         char const* const name = engine.getIOTensorName(index);
-        int64_t const bytes = byteCount(engine.getTensorDataType(name), context.getTensorShape(name), name);
+        DataType const type = engine.getTensorDataType(name);
+        int64_t const bytes = byteCount(type, context.getTensorShape(name), name);
         void* buffer = nullptr;
         check(cudaMalloc(&buffer, bytes), "cudaMalloc");
-        check(cudaMemset(buffer, 0, bytes), "cudaMemset");
+        check(cudaMemcpy(buffer, madeUp(type, bytes).data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
         require(context.setTensorAddress(name, buffer), std::string(name) + ": TensorRT refuses the buffer");
     }
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -100,7 +126,8 @@ static void prepare(ICudaEngine const& engine, IExecutionContext& context)
 
 static cudaGraphExec_t capture(IExecutionContext& context, cudaStream_t stream)
 {
-    require(context.enqueueV3(stream), "TensorRT reports an error in the plain run"); // its set-up is not to be captured
+    require(
+        context.enqueueV3(stream), "TensorRT reports an error in the plain run"); // its set-up is not to be captured
     check(cudaStreamSynchronize(stream), "the plain run");
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     bool const isCaptured = context.enqueueV3(stream);
@@ -134,20 +161,23 @@ static void run(fs::path const& folder, int replays)
 {
     fs::path const plan = folder / "model.engine", library = folder / "libattngraft.so";
     std::ifstream file(plan, std::ios::binary);
-    require(file.is_open() && !fs::is_directory(plan), folder.string() + ": is no bundle, it has no model.engine to read");
+    require(
+        file.is_open() && !fs::is_directory(plan), folder.string() + ": is no bundle, it has no model.engine to read");
     std::vector<char> const data((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     // Major * 10000 + minor * 100 + patch. All that is called here is in every TensorRT of one major.
     int32_t const version = tensorRt<int32_t()>("getInferLibVersion")();
     require(version / 10000 == NV_TENSORRT_MAJOR,
-        "compiled for TensorRT " + std::to_string(NV_TENSORRT_MAJOR) + ", but found " + std::to_string(version / 10000));
+        "compiled for TensorRT " + std::to_string(NV_TENSORRT_MAJOR) + ", but found "
+            + std::to_string(version / 10000));
     cudaStream_t stream = nullptr; // made first: TensorRT is not at its best where no GPU is
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     bool const isLibraryApart = fs::exists(library);
-    require(!isLibraryApart || tensorRt<IPluginRegistry*()>("getPluginRegistry")()->loadLibrary(library.c_str()) != nullptr,
+    require(
+        !isLibraryApart || tensorRt<IPluginRegistry*()>("getPluginRegistry")()->loadLibrary(library.c_str()) != nullptr,
         library.string() + ": TensorRT cannot load the plugin library");
     Logger logger; // outlives the runtime, as that does the engine
-    std::unique_ptr<IRuntime> const runtime(static_cast<IRuntime*>(
-        tensorRt<void*(void*, int32_t)>("createInferRuntime_INTERNAL")(&logger, version)));
+    std::unique_ptr<IRuntime> const runtime(
+        static_cast<IRuntime*>(tensorRt<void*(void*, int32_t)>("createInferRuntime_INTERNAL")(&logger, version)));
     require(runtime != nullptr, "TensorRT cannot start here");
     runtime->setEngineHostCodeAllowed(!isLibraryApart); // the engine may carry the library
     std::unique_ptr<ICudaEngine> const engine(runtime->deserializeCudaEngine(data.data(), data.size()));

@@ -14,7 +14,7 @@ from attngraft.lower.onnx_function import PLUGIN_IDENTITY
 from attngraft.lower.operands import Operands
 from attngraft.lower.surgery import Surgery
 from attngraft.lower.tensor_types import TensorTypes
-from attngraft.match.records import AttentionForm, Site
+from attngraft.match.records import AttentionForm, MergedProjection, Site
 from attngraft.onnx_graph import onnx_dtype
 
 __all__ = ["AttentionLowering"]
@@ -69,6 +69,8 @@ class AttentionLowering:
 def _tensors(emit: Emitter, site: Site, form: AttentionForm) -> list[str]:
     """The node's tensors, in the site's own type and with the key's last two dimensions in order."""
     whole = site.whole
+    if form.merged is not None:
+        return [_packed(emit, form.merged, onnx_dtype(whole.dtype))]
     if form.config.is_packed:
         return list(form.tensors)
     operands = (whole.query, whole.key, whole.values)
@@ -81,3 +83,16 @@ def _tensors(emit: Emitter, site: Site, form: AttentionForm) -> list[str]:
         perm = [0, 1, 3, 2] if is_by_heads else [0, 2, 1]
         tensors[KEY_INPUT] = emit.node("Transpose", tensors[KEY_INPUT], perm=perm)
     return tensors
+
+
+def _packed(emit: Emitter, merged: MergedProjection, dtype: int) -> str:
+    """Query, key and values beside each other, by one product. No weight is read: runtimes join them when they load."""
+    weights = emit.node("Concat", *merged.weights, axis=1)
+    product = emit.node("MatMul", merged.source, weights)
+    if not merged.biases:
+        return product
+    rows = [
+        emit.node("Expand", emit.number(0.0, dtype), emit.integers([width])) if bias is None else bias
+        for bias, width in zip(merged.biases, merged.widths, strict=True)
+    ]
+    return emit.node("Add", product, emit.node("Concat", *rows, axis=0))

@@ -12,6 +12,7 @@ __all__ = [
     "AttentionForm",
     "Bypass",
     "MaskPart",
+    "MergedProjection",
     "ModelSites",
     "OtherSoftmax",
     "Projection",
@@ -125,6 +126,22 @@ class WholeSite:
 
 
 @dataclass(frozen=True)
+class MergedProjection:
+    """Products of one tensor with stored weights, which one product with these side by side gives packed.
+
+    source   [B, S, K].
+    weights  [K, N] each, for query, key and values.
+    biases   rows [N] that are added, in the same order, None where nothing is (to Whisper's keys); () for none at all.
+    widths   N of each.
+    """
+
+    source: str
+    weights: tuple[str, ...]
+    biases: tuple[str | None, ...]
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class AttentionForm:
     """A site as one FusedAttention node, with what moves data around it absorbed as far as the graph proves it.
 
@@ -140,6 +157,8 @@ class AttentionForm:
              number of heads by which the node's output [B, S, H * D] is to be split, for `context` is [B, S, H, D]; 0:
              not at all.
     outside  what stays around the node, a phrase each.
+    merged   where config.layout is packed and `tensors` are three, what makes them: the node reads one tensor in their
+             place, which one product makes; else None.
     """
 
     tensors: tuple[str, ...]
@@ -149,6 +168,7 @@ class AttentionForm:
     transpose_key: bool = False
     split_context: int = 0
     outside: tuple[str, ...] = ()
+    merged: MergedProjection | None = None
 
 
 @dataclass(frozen=True)

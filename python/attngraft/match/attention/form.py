@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from attngraft.contract import MAX_HEAD_SIZE, SCORE_DTYPES, FusedAttention, Layout
 from attngraft.match.attention.heads import Operand, Placed, merged_heads, packed_projections, placements
 from attngraft.match.attention.masks import MaskReading, with_heads
+from attngraft.match.attention.merged import merged_projection
 from attngraft.match.attention.result import Result, results
 from attngraft.match.attention.strided import contiguous
 from attngraft.match.meaning import Polynomial
-from attngraft.match.records import AttentionForm, WholeSite
+from attngraft.match.records import AttentionForm, MergedProjection, WholeSite
 from attngraft.match.sizes import known_dimension
 from attngraft.onnx_graph import GraphView
 
@@ -162,7 +163,10 @@ def _results(view: GraphView, whole: WholeSite, dims: Sequence[Polynomial] | Non
 def _form(
     view: GraphView, whole: WholeSite, masks: MaskReading, arranged: _Arrangement, result: Result
 ) -> AttentionForm:
-    words = arranged.layout if len(arranged.tensors) == 1 else (*arranged.layout, result.word)
+    merged = _merged(view, whole, arranged, result)
+    words = (*arranged.layout, result.word)
+    if len(arranged.tensors) == 1 or merged is not None:
+        words = (arranged.layout[0] if merged is None else Layout.QKV,)
     config = FusedAttention(
         operands=tuple(dict.fromkeys(mask.role for mask in masks.masks)),
         scale=whole.scale,
@@ -183,7 +187,18 @@ def _form(
         transpose_key=arranged.transpose_key,
         split_context=arranged.heads if config.is_packed and result.word == Layout.BSHD else 0,
         outside=_outside(view, arranged, result),
+        merged=merged,
     )
+
+
+def _merged(view: GraphView, whole: WholeSite, arranged: _Arrangement, result: Result) -> MergedProjection | None:
+    """The projection that can give q, k and v in one tensor, for heads of one size and a context beside them."""
+    words, heads = (*arranged.layout, result.word), (arranged.heads, arranged.kv_heads, arranged.kv_heads)
+    widths = [known_dimension(view, name, -1) for name in arranged.tensors]
+    if words != (Layout.BSD,) * 4 or not all(heads) or whole.wide or arranged.transpose_key or None in widths:
+        return None
+    one_size = len({width / count for width, count in zip(widths, heads, strict=True)}) == 1
+    return merged_projection(view, arranged.tensors, widths) if one_size else None
 
 
 def _outside(view: GraphView, arranged: _Arrangement, result: Result) -> tuple[str, ...]:

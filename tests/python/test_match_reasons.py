@@ -199,7 +199,12 @@ def check_site(name: str, site: Site) -> None:
         assert site.rank is not None, name
     if site.attention is not None:
         form = site.attention
-        assert len(form.tensors) == len(form.config.tensor_names) and all(form.tensors) and form.context, name
+        read = 3 if form.merged is not None else len(form.config.tensor_names)
+        assert len(form.tensors) == read and all(form.tensors) and form.context, name
+        if form.merged is not None:
+            merged = form.merged
+            assert (form.config.layout, len(merged.weights), len(merged.widths)) == ("qkv", 3, 3), name
+            assert merged.source and len(merged.biases) in (0, 3), name
         assert form.config.operands == tuple(dict.fromkeys(mask.role for mask in form.masks)), name
     for mask in (*site.masks, *site.source_masks):
         assert isinstance(mask, MaskPart)

@@ -85,8 +85,9 @@ def test_equal_sites_are_drawn_once_before_and_after(written: Write) -> None:
 def test_fused_attention_is_drawn_with_what_it_reads(written: Write) -> None:
     text = page(written(encoder_model(layers=1)), "attention")
     _, after = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert "FusedAttention</text>" in after and "layout bsd" in after and "Transpose" not in after
-    for words in ("query", "key", "values", "context"):
+    assert "FusedAttention</text>" in after and "layout qkv" in after and "Transpose" not in after
+    assert after.count("MatMul</text>") == 1  # query, key and values come from one product
+    for words in ("hidden states", "context"):
         assert f">{words}</text>" in after
 
 

@@ -246,6 +246,8 @@ def _operand_roles(site: Site) -> dict[str, str]:
         tensors = site.attention.tensors
         names = ("query", "key", "values") if len(tensors) > 1 else ("query, key, values",)
         roles |= dict(zip(tensors, names, strict=True))
+        if site.attention.merged is not None:
+            roles[site.attention.merged.source] = "hidden states"
     if site.whole is not None:
         roles |= {site.whole.values: "values", site.whole.key: "key", site.whole.query: "query"}
     return roles

@@ -28,7 +28,7 @@ from benchmarks.attention_blocks import BLOCKS
 from benchmarks.engine_forms import OURS, PLAIN, MeasuredModel, build_forms, rewritten, time_forms
 from benchmarks.model_works import WORKS, Work
 from benchmarks.results_file import Row, write_results
-from benchmarks.zoo.arguments import pattern
+from benchmarks.work_options import UNKNOWN_OPERATIONS, add_work_options
 from benchmarks.zoo.weights import restored_copy
 
 __all__ = ["main"]
@@ -38,9 +38,6 @@ LOWERINGS = {NATIVE: "native", OURS: "attention"}
 
 TWELVE_LAYERS = ("bert-fp16", "bert-fp32")
 """Of the works of models_in_tensorrt; the vision transformer there is fp32 and small."""
-
-UNKNOWN_OPERATIONS = 0.0
-"""Of a model that --model names: its limit is not known, and is left out of the table."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -141,20 +138,12 @@ def _model_work(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Work:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", type=pattern, default=pattern(""), metavar="REGEX",
-                        help="only works whose names (see --list) it finds")  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="print the names of the works and measure nothing")
-    parser.add_argument("--check", action="store_true", help="without a GPU: make, rewrite and prove")
-    parser.add_argument("--exports", type=Path, default=Path(".zoo/real"), metavar="DIR",
-                        help="folder of exports, stripped ones too (default: .zoo/real)")  # fmt: skip
-    parser.add_argument("--model", type=Path, action="append", metavar="FILE",
-                        help="an ONNX file in place of the works (repeatable)")  # fmt: skip
-    parser.add_argument("--shape", action="append", default=[], metavar="NAME=DIMS",
-                        help="shape of an input of --model that has variable sizes, as x=8x384")  # fmt: skip
-    parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS",
-                        help="start no further work after so long")  # fmt: skip
-    parser.add_argument("--timing-cache", type=Path, default=Path("attention-in-tensorrt.timing"), metavar="FILE",
-                        help="one for each form, .FORM behind the name; kept for the next run")  # fmt: skip
+    add_work_options(
+        parser,
+        check="make, rewrite and prove",
+        shape=("NAME=DIMS", "shape of an input of --model that has variable sizes, as x=8x384"),
+        timing_cache=("attention-in-tensorrt.timing", "one for each form, .FORM behind the name"),
+    )
     return parser
 
 

@@ -30,16 +30,13 @@ from attngraft.verify.widen import narrowest_type
 from benchmarks import model_works, native_works
 from benchmarks.results_file import PLAIN, Row, write_results
 from benchmarks.timing import matrix_rate
-from benchmarks.zoo.arguments import pattern
+from benchmarks.work_options import UNKNOWN_OPERATIONS, add_work_options
 from benchmarks.zoo.weights import restored_copy
 
 __all__ = ["main"]
 
 LABELS = {KEEP: PLAIN, "native": "tensorrt-native"}
 """What candidates are called among the peers, where that is not their name."""
-
-UNKNOWN_OPERATIONS = 0.0
-"""Of a model that --model names: its limit is not known, and is left out of the table."""
 
 DTYPES = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16"}
 
@@ -173,21 +170,13 @@ def _whole_work(work: model_works.Work) -> Work:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", type=pattern, default=pattern(""), metavar="REGEX",
-                        help="only works whose names (see --list) it finds")  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="print the names of the works and measure nothing")
-    parser.add_argument("--check", action="store_true", help="without a GPU: say which candidates there are")
-    parser.add_argument("--exports", type=Path, default=Path(".zoo/real"), metavar="DIR",
-                        help="folder of exports, stripped ones too (default: .zoo/real)")  # fmt: skip
-    parser.add_argument("--model", type=Path, action="append", metavar="FILE",
-                        help="an ONNX file in place of the works (repeatable)")  # fmt: skip
-    parser.add_argument("--shape", action="append", default=[], metavar="NAME=MIN:OPT:MAX",
-                        help="shapes of an input of --model, as for attngraft build")  # fmt: skip
+    add_work_options(
+        parser,
+        check="say which candidates there are",
+        shape=("NAME=MIN:OPT:MAX", "shapes of an input of --model, as for attngraft build"),
+        timing_cache=("pick-fastest.timing", "shared by all candidates"),
+    )
     parser.add_argument("--builder-level", type=int, metavar="N", help="TensorRT's optimization level")
-    parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS",
-                        help="start no further work after so long")  # fmt: skip
-    parser.add_argument("--timing-cache", type=Path, default=Path("pick-fastest.timing"), metavar="FILE",
-                        help="shared by all candidates; kept for the next run")  # fmt: skip
     return parser
 
 

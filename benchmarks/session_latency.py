@@ -25,9 +25,10 @@ from attngraft.runtime import Session
 from attngraft.runtime.buffers import copy_async
 from attngraft.runtime.sweep import Sweep, fill_inputs, sweep_engines, sweep_points
 from attngraft.runtime.timed_engine import TimedEngine, opened_engines
+from attngraft.runtime.timing import warm_up
 from benchmarks.model_works import demo_vit, exported_bert, images, padded_text, transformer_operations
 from benchmarks.results_file import Row, write_results
-from benchmarks.timing import WARM_UP_S, matrix_rate
+from benchmarks.timing import matrix_rate
 
 __all__ = ["row_of"]
 
@@ -191,10 +192,7 @@ def _outputs(bare: TimedEngine) -> list[tuple[torch.Tensor, int]]:
 def _interleaved_us(calls: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
     """Wall time of every call, in turns of RUNS, after a warm-up of all of them."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    begin = time.monotonic()
-    while time.monotonic() - begin < WARM_UP_S:
-        for call in calls.values():
-            call()
+    warm_up(lambda: [call() for call in calls.values()])
     for _ in range(ROUNDS):
         for name, call in calls.items():
             call()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from statistics import median
 
 import torch
+
+from attngraft.runtime.timing import warm_up
 
 __all__ = ["graph_replay_us", "matrix_rate", "streaming_bandwidth"]
 
@@ -15,9 +16,6 @@ ROUNDS = 25
 SHORTEST_SAMPLE_US = 500.0
 """Work is repeated inside a graph up to this length: an event's resolution (0.5 us) and the launch then do not show."""
 WARM_UP_CALLS = 3
-
-WARM_UP_S = 0.15
-"""Of work before the first sample: an H200's clocks rise for as long after it was idle, 10% of a kernel's time."""
 
 STREAM_ELEMENTS = 1 << 28
 """Of 4 bytes each: 1 GiB read and 1 GiB written, far beyond any cache."""
@@ -32,15 +30,17 @@ def graph_replay_us(candidates: Mapping[str, Callable[[], object]], rounds: int 
     """
     graphs = {name: _capture(call) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
-    begin = time.monotonic()
-    while time.monotonic() - begin < WARM_UP_S:
-        for graph, _ in graphs.values():
-            graph.replay()
-        torch.cuda.synchronize()
+    warm_up(lambda: _replay_all(graphs))
     for _ in range(rounds):
         for name, (graph, repeats) in graphs.items():
             samples[name].append(_elapsed_us(graph.replay) / repeats)
     return {name: median(values) for name, values in samples.items()}
+
+
+def _replay_all(graphs: Mapping[str, tuple[torch.cuda.CUDAGraph, int]]) -> None:
+    for graph, _ in graphs.values():
+        graph.replay()
+    torch.cuda.synchronize()
 
 
 def _capture(call: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, int]:

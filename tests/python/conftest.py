@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ from hypothesis import settings
 # Shared machines stall for seconds; an example is slow only if the test's own timeout says so.
 settings.register_profile("attngraft", deadline=None)
 settings.load_profile("attngraft")
+
+# A shell starts background work with Ctrl-C ignored, which programs that tests start and interrupt would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from fake_bench import Bench

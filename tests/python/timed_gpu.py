@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attngraft.engine.backends import Backend
-from attngraft.runtime import layer_times, loading, preflight, timed_engine, timing
+from attngraft.runtime import loading, preflight, timed_engine, timing
 from attngraft.runtime.cuda import cuda_driver, cuda_runtime
 from fake_gpu import SUCCESS, FakeDriver, FakeRuntime
 from fake_tensorrt import Behaviour, FakeContext, FakeEngine, fake_tensorrt, write_fake_plan
@@ -155,5 +155,4 @@ class TimedMachine:
         monkeypatch.setattr(preflight, "describe_device", lambda index: None)
         monkeypatch.setattr(timed_engine, "perf_counter_ns", lambda: int(self.gpu.host_us * 1e3))
         clock = SimpleNamespace(monotonic=lambda: self.gpu.host_us / 1e6)
-        for user in (timing, layer_times):
-            monkeypatch.setattr(user, "time", clock)
+        monkeypatch.setattr(timing, "time", clock)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attngraft.bundle.manifest import MANIFEST, BundleFile, Manifest, is_bundle, sha256_of
+from attngraft.bundle.manifest import MANIFEST, BundleFile, Manifest, is_bundle
+from attngraft.engine.digest import file_digest
 from attngraft.errors import BuildError
 
 __all__ = ["Content", "check_target", "write_folder"]
@@ -79,7 +80,7 @@ def _write(path: Path, content: Content) -> BundleFile:
         path.write_text(content.source, encoding="utf-8")
     if content.executable:
         path.chmod(EXECUTABLE)
-    return BundleFile(sha256_of(path), path.stat().st_size)
+    return BundleFile(file_digest(path), path.stat().st_size)
 
 
 def _put(staged: Path, target: Path, former: Path) -> None:

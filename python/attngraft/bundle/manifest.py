@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from attngraft.engine.digest import file_digest
 from attngraft.errors import EngineError
 
-__all__ = ["MANIFEST", "BundleFile", "Manifest", "check_bundle", "is_bundle", "read_manifest", "sha256_of"]
+__all__ = ["MANIFEST", "BundleFile", "Manifest", "check_bundle", "is_bundle", "read_manifest"]
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
 """Raised when a field changes its meaning; a manifest of another format is refused."""
-
-CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -63,15 +61,6 @@ class Manifest:
         return cls(**fields, files=files)
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def read_manifest(folder: Path) -> Manifest:
     """Raises EngineError where there is no manifest, or none of this attngraft version."""
     path = folder / MANIFEST
@@ -109,7 +98,7 @@ def check_bundle(folder: str | Path, *, progress: Callable[[str], None] | None =
         if progress is not None:
             progress(f"checking {name}")
         try:
-            size, found = path.stat().st_size, sha256_of(path)
+            size, found = path.stat().st_size, file_digest(path)
         except FileNotFoundError:
             raise EngineError(f"{path}: is missing from the bundle; copy the bundle again") from None
         except OSError as error:

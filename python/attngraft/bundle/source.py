@@ -58,7 +58,7 @@ def read_source(engine_path: str | Path) -> BundleSource:
 
 
 def _library(path: Path, card: EngineCard) -> Path | None:
-    if card.plugin_library is None or card.plugin_embedded:
+    if not card.needs_library:
         return None
     library = plugin_library()
     if card.contract_version != CONTRACT_VERSION:

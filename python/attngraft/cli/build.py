@@ -16,7 +16,6 @@ from attngraft.cli.options import (
     add_lower,
     add_shape,
     add_target,
-    on_this_device,
     progress_of,
 )
 from attngraft.errors import BuildError
@@ -82,7 +81,7 @@ def _recipe(arguments: argparse.Namespace) -> Recipe:
         arguments.output,
         profiles=profiles,
         backend=arguments.backend,
-        target=None if arguments.target is None else on_this_device(parse_target(arguments.target)),
+        target=None if arguments.target is None else parse_target(arguments.target),
         flags=tuple(option.replace("-", "_") for option in FLAG_HELP if getattr(arguments, option.replace("-", "_"))),
         embed_plugins=not arguments.no_embed,
         verify=not arguments.no_verify,

@@ -21,7 +21,6 @@ __all__ = [
     "add_shape",
     "add_target",
     "fixed_shapes",
-    "on_this_device",
     "progress_of",
     "target_of",
 ]
@@ -35,18 +34,11 @@ Commands = argparse._SubParsersAction  # argparse has no public name for it
 
 def target_of(arguments: argparse.Namespace) -> Target | None:
     """The TensorRT that `--target` names, else the one that is installed, on the GPU that is here."""
+    from attngraft.engine.device import on_this_device
     from attngraft.lower import default_target, parse_target
 
     target = default_target() if arguments.target is None else parse_target(arguments.target)
     return None if target is None else on_this_device(target)
-
-
-def on_this_device(target: Target) -> Target:
-    """On the first GPU here, unless the target names one or there is none."""
-    from attngraft.engine.device import describe_device
-
-    device = describe_device()
-    return target if device is None else target.on(device.compute_capability)
 
 
 def fixed_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]] | None:

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["DeviceFacts", "describe_device", "driver_version"]
+if TYPE_CHECKING:
+    from attngraft.lower import Target
+
+__all__ = ["DeviceFacts", "describe_device", "driver_version", "on_this_device"]
 
 # Values of CUdevice_attribute, cuda.h.
 _ATTRIBUTE_CC_MAJOR = 75
@@ -63,3 +67,9 @@ def describe_device(index: int = 0) -> DeviceFacts | None:
         driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         version.append(value.value)
     return DeviceFacts(name.value.decode(), f"{version[0]}.{version[1]}", memory.value)
+
+
+def on_this_device(target: Target) -> Target:
+    """The target on the first GPU here, unless it names one or there is none."""
+    device = describe_device()
+    return target if device is None else target.on(device.compute_capability)

@@ -38,7 +38,7 @@ def fused_kernels_of_file(path: Path) -> tuple[str, tuple[EngineLayer, ...]]:
     except OSError as error:
         raise EngineError(f"{path}: cannot be read ({error.strerror})") from None
     with MessageLog() as messages:
-        if card is not None and card.plugin_library is not None and not card.plugin_embedded:
+        if card is not None and card.needs_library:
             register_plugins(backend.module.get_plugin_registry(), plugin_library())
         layers = layers_of_engine(backend, data, messages)
     return f"{backend.title} {header.version_text}", fused_attention(layers)

@@ -106,6 +106,11 @@ class EngineCard:
     """The kernels that do a whole attention site each, and the ONNX nodes in them; None where TensorRT did not tell."""
 
     @property
+    def needs_library(self) -> bool:
+        """Whether it runs with the installed plugin library alone: it has plugin layers and does not carry theirs."""
+        return self.plugin_library is not None and not self.plugin_embedded
+
+    @property
     def carries_code(self) -> bool:
         """Whether host code is inside the engine, the plugin library or TensorRT's lean runtime, which its runtime must
         be told to trust."""

@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from attngraft.engine.backends import Backend, find_backend
 from attngraft.engine.builder import check_target
-from attngraft.engine.device import describe_device
+from attngraft.engine.device import on_this_device
 from attngraft.engine.digest import model_digest
 from attngraft.engine.flags import check_flags
 from attngraft.engine.shapes import ShapeRange, resolve_profile
@@ -76,8 +76,8 @@ def make_recipe(
     flags: tuple[str, ...] = (),
     **options: Any,
 ) -> Recipe:
-    """Reads the model and checks what is asked of it. `target`: None for the TensorRT that builds, here; `options`:
-    further fields of Recipe.
+    """Reads the model and checks what is asked of it. `target`: None for the TensorRT that builds; on the first GPU
+    here, unless it names one. `options`: further fields of Recipe.
 
     Raises ModelError for the model, BuildError for shapes, flags and the engine's place, MissingDependency without a
     TensorRT.
@@ -86,17 +86,13 @@ def make_recipe(
     model = load_model(source)
     check_target(source, engine)
     chosen = find_backend(backend)
-    if target is None:
-        device = describe_device()
-        target = Target(chosen.name, chosen.version_pair)
-        target = target if device is None else target.on(device.compute_capability)
     return Recipe(
         source=source,
         engine=engine,
         model=model,
         digest=model_digest(source, model),
         backend=chosen,
-        target=target,
+        target=on_this_device(target or Target(chosen.name, chosen.version_pair)),
         profiles=tuple(resolve_profile(model, ranges) for ranges in profiles),
         flags=check_flags(chosen, flags),
         **options,

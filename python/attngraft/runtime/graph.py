@@ -10,7 +10,7 @@ from typing import Any
 from attngraft.errors import CaptureError, EngineError
 from attngraft.runtime.cuda import call, cuda_runtime
 
-__all__ = ["CapturedGraph", "GraphMemoryError"]
+__all__ = ["CapturedGraph", "GraphMemoryError", "no_garbage_collection"]
 
 _NO_MEMORY = ("cudaErrorMemoryAllocation", "out of memory", "OutOfMemory")
 """How CUDA and TensorRT say in their errors that the device is full."""
@@ -21,8 +21,9 @@ class GraphMemoryError(CaptureError):
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """The collector could free CUDA memory that others left behind, in this thread, and thereby end a capture."""
+def no_garbage_collection() -> Iterator[None]:
+    """The collector could free CUDA memory that others left behind, in this thread, and thereby end a capture; and it
+    takes longer than a run that is timed."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -90,7 +91,7 @@ def _record(stream: int, enqueue: Callable[[], None]) -> Any:
     runtime = cuda_runtime()
     mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
     failure: EngineError | None = None
-    with _no_garbage_collection():
+    with no_garbage_collection():
         call("cudaStreamBeginCapture", stream, mode)
         try:
             enqueue()

@@ -6,7 +6,6 @@ run without it, and their sum is more than such a run takes. What it is good for
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from attngraft.engine.sidecar import EngineCard
 from attngraft.errors import EngineError
 from attngraft.runtime.sweep import Sweep, describe_shapes, engine_points, fill_inputs
 from attngraft.runtime.timed_engine import TimedEngine, opened_engines
-from attngraft.runtime.timing import WARM_UP_RUNS, WARM_UP_S
+from attngraft.runtime.timing import WARM_UP_RUNS, warm_up
 
 __all__ = ["LayerTime", "LayerTimes", "time_layers"]
 
@@ -106,9 +105,7 @@ def _told_layers(timed: TimedEngine) -> tuple[dict[str, EngineLayer], str]:
 
 
 def _profile(timed: TimedEngine, runs: int) -> list[Run]:
-    begin = time.monotonic()
-    while time.monotonic() - begin < WARM_UP_S:
-        _run(timed)
+    warm_up(lambda: _run(timed))
     reported: Run = {}
     timed.context.profiler = _make_profiler(timed.tensorrt, reported)  # TensorRT's binding keeps it alive
     samples = []

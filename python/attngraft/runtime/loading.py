@@ -42,7 +42,7 @@ def load_engine(found: Preflight, reason: Callable[[], str]) -> LoadedEngine:
     if card is None or card.carries_code:
         # Like any engine, what it carries is code that its user trusts.
         runtime.engine_host_code_allowed = True
-    if card is not None and card.plugin_library is not None and not card.plugin_embedded:
+    if card is not None and card.needs_library:
         register_plugins(backend.module.get_plugin_registry(), plugin_library())
     engine = runtime.deserialize_cuda_engine(found.path.read_bytes())
     if engine is None:

@@ -136,7 +136,7 @@ def _rtx_serves(device: DeviceFacts) -> bool:
 
 
 def _plugin_problems(card: EngineCard | None) -> list[str]:
-    if card is None or card.plugin_library is None or card.plugin_embedded:
+    if card is None or not card.needs_library:
         return []
     try:
         plugin_library()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from attngraft.errors import EngineError
+from attngraft.runtime.graph import no_garbage_collection
 from attngraft.runtime.timed_engine import MODES, PARTS, TimedEngine, opened_engines
 
-__all__ = ["EngineTimes", "check_request", "time_engines", "time_opened"]
+__all__ = ["EngineTimes", "check_request", "time_engines", "time_opened", "warm_up"]
 
 WARM_UP_S = 0.15
 """Of runs before the first sample: an H200's clocks rise for as long after it was idle, 10% of a kernel's time."""
@@ -99,8 +98,8 @@ def time_opened(
     one, instead of `rounds`."""
     turns = _prepare(opened, inputs, modes)
     samples: list[list[tuple[float, ...]]] = [[] for _ in turns]
-    with _no_garbage_collection():
-        _warm_up(turns)
+    with no_garbage_collection():
+        warm_up(lambda: _run_each(turns))
         for _ in _rounds(rounds, seconds, progress):
             for taken, (timed, mode) in zip(samples, turns):
                 for _ in range(WARM_UP_RUNS):
@@ -120,11 +119,16 @@ def _prepare(opened: Sequence[TimedEngine], inputs: Mapping[str, np.ndarray], mo
     return [(timed, mode) for timed in opened for mode in modes]
 
 
-def _warm_up(turns: Sequence[Turn]) -> None:
+def _run_each(turns: Sequence[Turn]) -> None:
+    for timed, mode in turns:
+        timed.run(mode)
+
+
+def warm_up(call: Callable[[], object]) -> None:
+    """Calls until WARM_UP_S have gone by."""
     begin = time.monotonic()
     while time.monotonic() - begin < WARM_UP_S:
-        for timed, mode in turns:
-            timed.run(mode)
+        call()
 
 
 def _rounds(rounds: int, seconds: float | None, progress: Progress | None) -> Iterator[int]:
@@ -138,15 +142,3 @@ def _rounds(rounds: int, seconds: float | None, progress: Progress | None) -> It
         if progress is not None and now - reported >= REPORT_INTERVAL_S:
             reported = now
             progress(f"  round {number} of {rounds}" if seconds is None else f"  {now - begin:.0f} of {seconds:.0f} s")
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A collection takes longer than a run."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

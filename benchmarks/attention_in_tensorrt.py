@@ -1,7 +1,7 @@
 """Whole models in TensorRT as given, with lowering `native`, and with `attention`: results/attention-in-tensorrt.json.
 
-Works are blocks whose attention TensorRT does not fuse (`block-...`), BERT-base of 12 layers (`bert-fp16`,
-`bert-fp32`), the two-layer exports of real size that lowering `native` is measured on (named as their files), and
+Works are blocks whose attention TensorRT does not fuse (`block-...`), whole models of published size (`bert-fp16`,
+`gpt2-fp16`, ...), the two-layer exports of real size that lowering `native` is measured on (named as their files), and
 ONNX files that --model names. Every engine is compared with the model in float32; the engines of a work are timed in
 one interleaved run.
 """
@@ -35,9 +35,6 @@ __all__ = ["main"]
 
 NATIVE = "tensorrt-native"
 LOWERINGS = {NATIVE: "native", OURS: "attention"}
-
-TWELVE_LAYERS = ("bert-fp16", "bert-fp32")
-"""Of the works of models_in_tensorrt; the vision transformer there is fp32 and small."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -102,7 +99,7 @@ def _works(options: argparse.Namespace) -> dict[str, Callable[[], Work]]:
     found: dict[str, Callable[[], Work]] = {key: functools.partial(_same, work) for key, work in BLOCKS.items()}
     for key, paths in native_works.find_exports(options.exports, "").items():
         found |= {path.stem: functools.partial(_export_work, native_works.WORKS[key], path) for path in paths}
-    return {**found, **{key: functools.partial(_same, WORKS[key]) for key in TWELVE_LAYERS}}
+    return {**found, **{key: functools.partial(_same, work) for key, work in WORKS.items()}}
 
 
 def _same(work: Work) -> Work:
@@ -142,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         parser,
         check="make, rewrite and prove",
         shape=("NAME=DIMS", "shape of an input of --model that has variable sizes, as x=8x384"),
-        timing_cache=("attention-in-tensorrt.timing", "one for each form, .FORM behind the name"),
+        timing_cache=("attention-in-tensorrt.timing", "shared by all forms"),
     )
     return parser
 

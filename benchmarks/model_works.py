@@ -13,11 +13,15 @@ import torch
 
 from attngraft.onnx_export import SAMPLES, export_module
 from benchmarks.padded_text import padding_mask
+from benchmarks.zoo.weights import restored_copy
 
-__all__ = ["WORKS", "Work", "transformer_operations"]
+__all__ = ["EXPORTS", "WORKS", "Work", "exported", "half_floats", "padded_text", "transformer_operations"]
 
 VIT = Path(os.environ.get("ATTNGRAFT_VIT", ".demo/vit_s_focus.onnx"))
 """The demo's model; `make demo` fetches it."""
+
+EXPORTS = Path(".zoo/whole")
+"""Exports of samples that were made before, stripped ones too, as SAMPLE-ATTENTION-DTYPE.onnx."""
 
 
 @dataclass(frozen=True)
@@ -34,22 +38,28 @@ class Work:
     """Floating-point operations of the transformer layers, see `transformer_operations`."""
 
 
-def transformer_operations(batch: int, tokens: int, hidden: int, layers: int) -> float:
-    """Of all matrix products in layers with a four times wider inner projection: per token 24 hidden^2 for the
-    projections and 4 tokens * hidden for attention."""
-    return float(batch * tokens * layers * (24 * hidden**2 + 4 * tokens * hidden))
+def transformer_operations(batch: int, tokens: int, hidden: int, layers: int, weights: int | None = None) -> float:
+    """Of all matrix products in layers: per token two for each of a layer's `weights` (by default those of attention
+    and a four times wider inner projection, 12 hidden^2) and 4 tokens * hidden for attention."""
+    weights = 12 * hidden**2 if weights is None else weights
+    return float(batch * tokens * layers * (2 * weights + 4 * tokens * hidden))
 
 
-def exported_bert(dtype: str) -> Callable[[Path], Path]:
+def exported(sample: str, dtype: str, attention: str) -> Callable[[Path], Path]:
+    """Exports a sample, or takes it from EXPORTS."""
+
     def export(folder: Path) -> Path:
-        sample = SAMPLES["bert-base"].build(dtype=dtype)
+        made = EXPORTS / f"{sample}-{attention}-{dtype}.onnx"
+        if made.exists():
+            return restored_copy(made, folder)
+        built = SAMPLES[sample].build(dtype=dtype, attention=attention)
         return export_module(
-            sample.module,
-            sample.args,
-            folder / "bert.onnx",
-            input_names=sample.input_names,
-            output_names=sample.output_names,
-            dynamic_axes=sample.dynamic_axes,
+            built.module,
+            built.args,
+            folder / made.name,
+            input_names=built.input_names,
+            output_names=built.output_names,
+            dynamic_axes=built.dynamic_axes,
         )
 
     return export
@@ -71,13 +81,37 @@ def images(batch: int) -> dict[str, np.ndarray]:
     return {"input_image": np.random.default_rng(0).standard_normal((batch, 3, 224, 224), dtype=np.float32)}
 
 
+def half_floats(*shape: int) -> np.ndarray:
+    """Normal ones, the same every time."""
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32).astype(np.float16)
+
+
 BERT_OPERATIONS = transformer_operations(batch=8, tokens=384, hidden=768, layers=12)
+LLAMA_LAYER = 2 * 2048 * 2048 + 2 * 2048 * 256 + 3 * 2048 * 5632
 
 WORKS = {
-    "bert-fp16": Work("BERT-base fp16 B8 S384", torch.float16, exported_bert("fp16"), lambda: padded_text(8, 384),
-                      sites=12, operations=BERT_OPERATIONS),
-    "bert-fp32": Work("BERT-base fp32 B8 S384", torch.float32, exported_bert("fp32"), lambda: padded_text(8, 384),
-                      sites=12, operations=BERT_OPERATIONS),
+    "bert-fp16": Work("BERT-base fp16 B8 S384", torch.float16, exported("bert-base", "fp16", "eager"),
+                      lambda: padded_text(8, 384), sites=12, operations=BERT_OPERATIONS),
+    "bert-sdpa-fp16": Work("BERT-base SDPA fp16 B8 S384", torch.float16, exported("bert-base", "fp16", "sdpa"),
+                           lambda: padded_text(8, 384), sites=12, operations=BERT_OPERATIONS),
+    "bert-fp32": Work("BERT-base fp32 B8 S384", torch.float32, exported("bert-base", "fp32", "eager"),
+                      lambda: padded_text(8, 384), sites=12, operations=BERT_OPERATIONS),
+    "gpt2-fp16": Work("GPT-2 SDPA fp16 B1 S512", torch.float16, exported("gpt2", "fp16", "sdpa"),
+                      lambda: padded_text(1, 512), sites=12,
+                      operations=transformer_operations(1, 512, 768, 12) + 2.0 * 512 * 768 * 50257),
+    "llama-fp16": Work("Llama of 1 GB SDPA fp16 B1 S512", torch.float16, exported("llama", "fp16", "sdpa"),
+                       lambda: padded_text(1, 512), sites=10,
+                       operations=transformer_operations(1, 512, 2048, 10, LLAMA_LAYER)),
+    "t5-encoder-fp16": Work("T5-base encoder SDPA fp16 B8 S384", torch.float16,
+                            exported("t5-base-encoder", "fp16", "sdpa"), lambda: padded_text(8, 384), sites=12,
+                            operations=BERT_OPERATIONS),
+    "whisper-encoder-fp16": Work("Whisper-small encoder SDPA fp16 B1 S1500", torch.float16,
+                                 exported("whisper-small-encoder", "fp16", "sdpa"),
+                                 lambda: {"input_features": half_floats(1, 80, 3000)}, sites=12,
+                                 operations=transformer_operations(1, 1500, 768, 12)),
+    "vit-s-fp16": Work("ViT-S SDPA fp16 B8 224x224", torch.float16, exported("vit-small", "fp16", "sdpa"),
+                       lambda: {"pixel_values": half_floats(8, 3, 224, 224)}, sites=12,
+                       operations=transformer_operations(8, 197, 384, 12)),
     "vit-b1": Work("ViT-S fp32 B1 224x224", torch.float32, demo_vit, lambda: images(1), sites=12,
                    operations=transformer_operations(batch=1, tokens=197, hidden=384, layers=12)),
     "vit-b8": Work("ViT-S fp32 B8 224x224", torch.float32, demo_vit, lambda: images(8), sites=12,

@@ -1,6 +1,6 @@
 """What `build --pick fastest` finds and gains, model by model: results/pick-fastest.json.
 
-Works are BERT-base of 12 layers and the trained ViT-S (`bert-fp16`, `bert-fp32`, `vit-b1`, `vit-b8`), the two-layer
+Works are whole models of published size (`bert-fp16`, `gpt2-fp16`, ..., the trained ViT-S `vit-b1`), the two-layer
 exports of real size that lowering `native` is measured on (named as their files), and ONNX files that --model names.
 All candidates of a work are timed in one interleaved run, by `pick` itself.
 """

@@ -26,7 +26,7 @@ from attngraft.runtime.buffers import copy_async
 from attngraft.runtime.sweep import Sweep, fill_inputs, sweep_engines, sweep_points
 from attngraft.runtime.timed_engine import TimedEngine, opened_engines
 from attngraft.runtime.timing import warm_up
-from benchmarks.model_works import demo_vit, exported_bert, images, padded_text, transformer_operations
+from benchmarks.model_works import exported, half_floats, padded_text, transformer_operations
 from benchmarks.results_file import Row, write_results
 from benchmarks.timing import matrix_rate
 
@@ -63,9 +63,11 @@ class Model:
 
 
 MODELS = {
-    "bert": Model("BERT-base fp16", "float16", exported_bert("fp16"), lambda batch: padded_text(batch, 384), "S384",
+    "bert": Model("BERT-base fp16", "float16", exported("bert-base", "fp16", "eager"),
+                  lambda batch: padded_text(batch, 384), "S384",
                   lambda batch: transformer_operations(batch, tokens=384, hidden=768, layers=12)),
-    "vit": Model("ViT-S fp32", "float32", demo_vit, images, "224x224",
+    "vit": Model("ViT-S fp16", "float16", exported("vit-small", "fp16", "sdpa"),
+                 lambda batch: {"pixel_values": half_floats(batch, 3, 224, 224)}, "224x224",
                  lambda batch: transformer_operations(batch, tokens=197, hidden=384, layers=12)),
 }  # fmt: skip
 

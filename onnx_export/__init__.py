@@ -1,6 +1,6 @@
 """From a PyTorch module to an ONNX file, by either of PyTorch's exporters, and models to try it on.
 
-`export_module` writes the file; `SAMPLES` holds an encoder, a decoder and a vision transformer at real sizes with
+`export_module` writes the file; `SAMPLES` holds encoders and decoders of text, images and speech at real sizes with
 random weights. Needs the extra `export`: PyTorch, onnxscript and, for the samples, transformers. Importing this package
 imports none of them.
 """

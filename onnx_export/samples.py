@@ -1,4 +1,4 @@
-"""Models to export: an encoder, a decoder and a vision transformer of transformers' own code, with random weights.
+"""Models to export: encoders and decoders of text, images and speech, of transformers' own code, with random weights.
 
 `SAMPLES["bert-base"].build(dtype="fp16", attention="eager")` gives the module with example arguments, names and dynamic
 axes, ready for `export_module`. Weights are drawn from a fixed seed, so that two runs export the same file.
@@ -6,8 +6,8 @@ axes, ready for `export_module`. Weights are drawn from a fixed seed, so that tw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +51,21 @@ class SampleModel:
 
 @dataclass(frozen=True)
 class Sample:
-    """How to make one model. The defaults of its transformers configuration are the published sizes."""
+    """How to make one model. The defaults of its transformers configuration, with `sizes`, are the published sizes.
+
+    inputs  makes the example arguments from torch, the configuration and the type of the weights.
+    part    what of the model is exported, an attribute of it; "" for all of it.
+    """
 
     description: str
     model: str
     config: str
     layers_key: str
     output: str
+    inputs: Callable[[Any, Any, torch.dtype], dict[str, torch.Tensor]]
     small_sizes: Mapping[str, Any]
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    part: str = ""
 
     def build(self, *, small: bool = False, dtype: str = "fp32", attention: str = "eager") -> SampleModel:
         """The module in evaluation mode on the CPU with its example arguments.
@@ -73,30 +80,25 @@ class Sample:
         torch = import_for_export("torch")
         transformers = import_for_export("transformers")
 
-        config = getattr(transformers, self.config)(**(self.small_sizes if small else {}))
+        config = getattr(transformers, self.config)(**(self.small_sizes if small else self.sizes))
         config.use_cache = False
         torch_dtype = getattr(torch, DTYPES[dtype])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             model_class = getattr(transformers, self.model)
             inner = model_class._from_config(config, attn_implementation=attention).eval().to(torch_dtype)
-            inputs = _image(torch, config, torch_dtype) if self.is_vision else _text(torch, config)
-        axes = {name: {0: "batch"} if self.is_vision else dict(TEXT_AXES) for name in inputs}
+            inputs = self.inputs(torch, config, torch_dtype)
         return SampleModel(
-            module=_one_output(torch, inner, self.is_vision, self.output),
+            module=_one_output(torch, getattr(inner, self.part) if self.part else inner, tuple(inputs), self.output),
             args=tuple(inputs.values()),
             input_names=tuple(inputs),
             output_names=(self.output,),
-            dynamic_axes=axes,
+            dynamic_axes={name: dict(TEXT_AXES) if self.inputs is _text else {0: "batch"} for name in inputs},
             layers=getattr(config, self.layers_key),
         )
 
-    @property
-    def is_vision(self) -> bool:
-        return self.config == "ViTConfig"
 
-
-def _text(torch: Any, config: Any) -> dict[str, torch.Tensor]:
+def _text(torch: Any, config: Any, _: torch.dtype) -> dict[str, torch.Tensor]:
     ids = torch.randint(3, config.vocab_size, (EXAMPLE_BATCH, EXAMPLE_SEQUENCE))
     mask = torch.ones_like(ids)
     mask[1, -EXAMPLE_PADDING:] = 0
@@ -108,8 +110,15 @@ def _image(torch: Any, config: Any, dtype: torch.dtype) -> dict[str, torch.Tenso
     return {"pixel_values": torch.randn(shape).to(dtype)}
 
 
-def _one_output(torch: Any, inner: torch.nn.Module, is_vision: bool, output: str) -> torch.nn.Module:
-    """`inner` as a module of positional tensors in and one tensor out, which is what both exporters take."""
+def _speech(torch: Any, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Whisper's encoder halves the number of frames."""
+    shape = (EXAMPLE_BATCH, config.num_mel_bins, 2 * config.max_source_positions)
+    return {"input_features": torch.randn(shape).to(dtype)}
+
+
+def _one_output(torch: Any, inner: torch.nn.Module, names: tuple[str, ...], output: str) -> torch.nn.Module:
+    """`inner` as a module of positional tensors in, which it calls `names`, and one tensor out: both exporters take
+    that."""
 
     class TextModel(torch.nn.Module):
         def __init__(self) -> None:
@@ -119,15 +128,15 @@ def _one_output(torch: Any, inner: torch.nn.Module, is_vision: bool, output: str
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
             return getattr(self.inner(input_ids=input_ids, attention_mask=attention_mask), output)
 
-    class VisionModel(torch.nn.Module):
+    class OneInputModel(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = inner
 
-        def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-            return getattr(self.inner(pixel_values=pixel_values), output)
+        def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+            return getattr(self.inner(**{names[0]: tensor}), output)
 
-    return (VisionModel() if is_vision else TextModel()).eval()
+    return (OneInputModel() if len(names) == 1 else TextModel()).eval()
 
 
 _SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
@@ -140,6 +149,7 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
             config="BertConfig",
             layers_key="num_hidden_layers",
             output="last_hidden_state",
+            inputs=_text,
             small_sizes={**_SMALL, "vocab_size": 200, "max_position_embeddings": 128},
         ),
         "gpt2": Sample(
@@ -148,6 +158,7 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
             config="GPT2Config",
             layers_key="n_layer",
             output="logits",
+            inputs=_text,
             small_sizes={
                 "n_embd": 64,
                 "n_layer": 2,
@@ -158,13 +169,79 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
                 "eos_token_id": 0,
             },
         ),
+        "llama": Sample(
+            description="decoder, 10 layers, hidden size 2048, 32 heads of 64, 4 of keys and values: 1 GB in fp16",
+            model="LlamaModel",
+            config="LlamaConfig",
+            layers_key="num_hidden_layers",
+            output="last_hidden_state",
+            inputs=_text,
+            small_sizes={**_SMALL, "num_key_value_heads": 1, "vocab_size": 200, "max_position_embeddings": 128},
+            sizes={
+                "hidden_size": 2048,
+                "intermediate_size": 5632,
+                "num_hidden_layers": 10,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 4,
+            },
+        ),
+        "t5-base-encoder": Sample(
+            description="encoder, 12 layers, hidden size 768, head size 64, position bias and padding mask",
+            model="T5EncoderModel",
+            config="T5Config",
+            layers_key="num_layers",
+            output="last_hidden_state",
+            inputs=_text,
+            small_sizes={"d_model": 64, "d_kv": 32, "d_ff": 128, "num_layers": 2, "num_heads": 2, "vocab_size": 200},
+            sizes={"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12},
+        ),
         "vit-base": Sample(
             description="vision transformer, 12 layers, hidden size 768, head size 64, 224x224 in patches of 16",
             model="ViTModel",
             config="ViTConfig",
             layers_key="num_hidden_layers",
             output="last_hidden_state",
+            inputs=_image,
             small_sizes={**_SMALL, "image_size": 32, "patch_size": 8},
+        ),
+        "vit-small": Sample(
+            description="vision transformer, 12 layers, hidden size 384, head size 64, 224x224 in patches of 16",
+            model="ViTModel",
+            config="ViTConfig",
+            layers_key="num_hidden_layers",
+            output="last_hidden_state",
+            inputs=_image,
+            small_sizes={**_SMALL, "image_size": 32, "patch_size": 8},
+            sizes={"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536},
+        ),
+        "whisper-small-encoder": Sample(
+            description="encoder of speech, 12 layers, hidden size 768, head size 64, 1500 positions, no mask",
+            model="WhisperModel",
+            config="WhisperConfig",
+            layers_key="encoder_layers",
+            output="last_hidden_state",
+            inputs=_speech,
+            small_sizes={
+                "d_model": 64,
+                "encoder_layers": 2,
+                "decoder_layers": 1,
+                "encoder_attention_heads": 2,
+                "decoder_attention_heads": 2,
+                "encoder_ffn_dim": 128,
+                "decoder_ffn_dim": 128,
+                "num_mel_bins": 16,
+                "max_source_positions": 20,
+            },
+            sizes={
+                "d_model": 768,
+                "encoder_layers": 12,
+                "decoder_layers": 1,
+                "encoder_attention_heads": 12,
+                "decoder_attention_heads": 12,
+                "encoder_ffn_dim": 3072,
+                "decoder_ffn_dim": 3072,
+            },
+            part="encoder",
         ),
     }
 )

@@ -82,6 +82,7 @@ def _work(key: str, work: Work, folder: Path, options: argparse.Namespace) -> No
         backend="rtx" if options.check else "tensorrt",
         timing_cache=None if options.check else options.timing_cache,
         optimization_level=options.builder_level,
+        verify=not options.no_verify,
     )
     if options.check:
         print(f"{key}: {check(recipe)}", flush=True)
@@ -176,6 +177,8 @@ def _parser() -> argparse.ArgumentParser:
         shape=("NAME=MIN:OPT:MAX", "shapes of an input of --model, as for attngraft build"),
         timing_cache=("pick-fastest.timing", "shared by all candidates"),
     )
+    parser.add_argument("--no-verify", action="store_true",
+                        help="prove no rewritten model; engines are compared all the same")  # fmt: skip
     parser.add_argument("--builder-level", type=int, metavar="N", help="TensorRT's optimization level")
     return parser
 

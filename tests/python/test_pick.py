@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
-from pick_support import SHAPES, Runner, Timer, recipe_of, save_block
+from pick_support import SHAPES, Arrays, Runner, Timer, recipe_of, save_block
 
 from attngraft.engine import ShapeRange
 from attngraft.engine.sidecar import read_card
@@ -100,6 +100,32 @@ def test_a_wrong_engine_is_never_picked(model: Path, wrong: object) -> None:
         assert "output 'y'" in found[name]["failure"]
         assert found[name]["gpu_us"] is None
     assert timer.calls[0][0] == [KEEP, NATIVE]
+
+
+@pytest.mark.parametrize("rows", ["without a key", "all"])
+def test_rows_without_a_key_may_be_those_of_the_plain_engine(model: Path, rows: str) -> None:
+    @contextmanager
+    def run(engine: Path) -> Iterator[Callable[[Arrays], Arrays]]:
+        """TensorRT's own attention gives other rows without a key, and here others too."""
+        is_plain = read_card(engine).plugin_layers == 0
+        with Runner(model)(engine) as compute:
+
+            def differing(inputs: Arrays) -> Arrays:
+                empty = ~np.asarray(inputs["keep"], bool).any(axis=-1)[:, 0]
+                where = np.broadcast_to(empty if rows == "without a key" else True, inputs["x"].shape[:2])
+                return {name: np.where(where[..., None], y + is_plain * 0.5, y) for name, y in compute(inputs).items()}
+
+            yield differing
+
+    result = pick(model, Timer({NATIVE: 50.0}), run)
+    failures = {one["name"]: one["failure"] for one in pick_json(result)["candidates"]}
+    if rows == "all":
+        assert result.verdict.winner.name == "attention"
+        assert "differs by 0.5" in failures["keep"] and "differs by 0.5" in failures["native"]
+    else:
+        assert result.verdict.winner.name == "native"
+        assert set(failures.values()) == {None}
+        assert any("in rows without a key" in note for note in pick_json(result)["notes"])
 
 
 def test_all_wrong_is_an_error_and_leaves_what_was_there(model: Path) -> None:

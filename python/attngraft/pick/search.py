@@ -10,7 +10,13 @@ from attngraft.errors import AttngraftError, BuildError, RewriteError, Verificat
 from attngraft.pick.candidates import KEEP, UNIFORM, SiteClass, graph_digest, plan_uniform, site_classes
 from attngraft.pick.mixes import combined_mix, single_mixes
 from attngraft.pick.recipe import Recipe
-from attngraft.pick.reference import ONNX_RUNTIME, Reference, Run, from_onnx_runtime, from_plain_engine
+from attngraft.pick.reference import (
+    Reference,
+    Run,
+    from_onnx_runtime,
+    from_plain_engine,
+    with_empty_rows_of,
+)
 from attngraft.pick.speed import Timer, measure
 from attngraft.pick.trial import Trial, build_trial, check_trial, failed_trial
 from attngraft.pick.verdict import Verdict, choose
@@ -22,7 +28,8 @@ __all__ = ["Search"]
 
 
 class Search:
-    """Trials so far, what they are compared with, and the models that were built already. What is written goes to
+    """Trials so far, what they are compared with, and the models that were built already; `_original` is what rewritten
+    models are proved against in ONNX Runtime before they are built, None where they are not. What is written goes to
     `folder`."""
 
     def __init__(
@@ -43,6 +50,7 @@ class Search:
         self._say: Progress = progress or silent
         self._log_path = log_path
         self._built: dict[str, str] = {}
+        self._original: OriginalRun | None = None
         self._reference: Reference | None = None
         self._no_reference = ""
         self.trials: list[Trial] = []
@@ -83,6 +91,8 @@ class Search:
     def _ask_onnx_runtime(self) -> None:
         try:
             self._reference = from_onnx_runtime(self._recipe, self._say)
+            if self._recipe.verify:
+                self._original = self._reference.run
         except VerificationError as error:
             self._no_reference = str(error)
 
@@ -105,18 +115,13 @@ class Search:
         number = len(self.trials)
         log_path = None if self._log_path is None else self._log_path.with_name(f"{self._log_path.name}.{number}")
         engine = self._folder / f"{number}.engine"
-        trial = build_trial(self._recipe, Trial(name, plan), engine, self._original(), log_path, self._progress)
+        trial = build_trial(self._recipe, Trial(name, plan), engine, self._original, log_path, self._progress)
         if trial.taken_back and trial.failure is None:
             # With sites taken back it may be what was built before.
             first = self._built.setdefault(graph_digest(self._recipe, trial.plan), name)
             if first != name:
                 return replace(trial, same_as=first, built=None)
         return self._checked(trial)
-
-    def _original(self) -> OriginalRun | None:
-        """What rewritten models are proved against in ONNX Runtime, before they are built; None where they are not."""
-        known = self._reference is not None and self._reference.against == ONNX_RUNTIME
-        return self._reference.run if self._recipe.verify and known else None
 
     def _checked(self, trial: Trial) -> Trial:
         if trial.failure is not None:
@@ -129,7 +134,14 @@ class Search:
                 return failed_trial(trial, error, self._folder)
         if self._reference is None:
             return replace(trial, failure=f"nothing to compare it with: {self._no_reference}")
-        return check_trial(self._recipe, trial, self._reference, self._run, self._folder, self._say)
+        checked = check_trial(self._recipe, trial, self._reference, self._run, self._folder, self._say)
+        if trial.name == KEEP and checked.failure is not None and checked.report is not None:
+            engine = trial.built.engine_path
+            wider = with_empty_rows_of(self._reference, engine, self._run, self._recipe.tf32)
+            if wider is not None:
+                self._reference = wider
+                return check_trial(self._recipe, trial, wider, self._run, self._folder, self._say)
+        return checked
 
     def _raise_if_none(self) -> None:
         if any(trial.is_candidate for trial in self.trials):

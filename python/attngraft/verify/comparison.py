@@ -78,7 +78,8 @@ class Comparison:
             )
         if expected.size == 0:
             return
-        results = [side[self.name] for side in (case.outputs, case.reference) if side is not None]
+        sides = (case.outputs, case.reference, case.accepted)
+        results = [side[self.name] for side in sides if side is not None]
         difference, magnitude, was_nan, new_nan = _difference(results, actual)
         scale = magnitude if self.is_inside else max(1.0, magnitude)
         tolerance = self._tolerance(expected.dtype.name, scale, case.inputs.has_empty_rows)

@@ -32,11 +32,13 @@ class OriginalCase:
     outputs    of the model as it is; None where ONNX Runtime cannot run it (bfloat16, mixed types, some masks).
     reference  of the model with Attention nodes as ONNX defines them and half types computed in float32; None for
                models that have neither, and for half types above 2 GB.
+    accepted   a further result that is as good.
     """
 
     inputs: InputCase
     outputs: Outputs | None
     reference: Outputs | None
+    accepted: Outputs | None = None
 
     def has_both(self, output: str) -> bool:
         """Whether an output is known in both forms."""

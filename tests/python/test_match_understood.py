@@ -129,6 +129,45 @@ def test_bias_of_weights_stands_beside_the_padding() -> None:
     assert site.masks[1].tensors == ("attention_mask",)
 
 
+@pytest.mark.parametrize(("dtype", "low", "roles"), [
+    ("float16", -65504.0, ("bias",)),
+    ("float", LOWEST, ("bias", "keep")),
+    ("float", -1e4, ("bias",)),
+])  # fmt: skip
+def test_fill_in_place_of_a_bias(dtype: str, low: float, roles: tuple[str, ...]) -> None:
+    """T5: a row that is masked as a whole is uniform and without the bias; where fp32, in which ONNX Runtime adds half
+    types too, tells the scores apart, it is their softmax without the bias, and nothing else says that."""
+    body = f"{PADDING} a = Where(padding, position, low) m = Add(s, a)"
+    numpy_type = np.float16 if dtype == "float16" else np.float32
+    position = np.array([[0.5, -0.5, 2.0]], numpy_type).reshape(1, 1, 3, 1) * np.ones((1, 2, 3, 3), numpy_type)
+    model = attend(body, {"low": low, "position": position}, dtype)
+    for value in (*model.graph.input, *model.graph.output):  # as many keys as the table of positions has
+        value.type.tensor_type.shape.dim[1 if value.name == "attention_mask" else 2].dim_value = 3
+    site = lowered_alike(model)
+    assert site.config.operands == roles
+    if len(roles) == 2:
+        assert site.masks[0].tensors == ("position",)
+        assert (site.masks[1].tensors, site.config.empty_rows) == (("attention_mask",), "uniform")
+
+
+@pytest.mark.parametrize("masking", [
+    "a = Where(spread, zero, low) m = Add(s, a)",
+    "m = Where(spread, s, infinite)",
+    "n = Not(spread) m = Where(n, infinite, s)",
+    "a = Where(spread, zero, zero) m = Add(s, a)",
+])  # fmt: skip
+def test_masks_of_nothing_but_true_are_gone(masking: str) -> None:
+    """Vision transformers, which have nothing to mask, by way of a function that makes masks for all models."""
+    model = attend(f"shape = Shape(s) spread = Expand(yes, shape) {masking}", {"yes": np.array(True), "low": LOWEST})
+    sites = match_model(model)
+    (site,) = sites.sites
+    assert (site.masks, site.source_masks) == ((), ())
+    native = lower_model(model, sites, {site.name: "native"})
+    assert not {"Where", "Expand", "Add"} & {node.op_type for node in native.graph.node}
+    report = verify_models(model, native)
+    assert report.passed, str(report)
+
+
 @pytest.mark.parametrize(
     ("name", "causal", "empty_rows"),
     [

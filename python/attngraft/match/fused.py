@@ -18,7 +18,7 @@ from attngraft.match.key_mask import find_key_mask
 from attngraft.match.operators import attribute
 from attngraft.match.projection import find_projection
 from attngraft.match.records import AttentionForm, MaskPart, Scale, Site, WholeSite
-from attngraft.match.understood import Understood, understand_masks
+from attngraft.match.understood import Understood, acting_masks, understand_masks
 from attngraft.onnx_graph import GraphView, dtype_name, node_label
 
 __all__ = ["is_fused_attention", "match_fused"]
@@ -71,7 +71,9 @@ def match_fused(view: GraphView, node: NodeProto, path: str) -> Site:
     read = _reader(node)(view, node)
     reason = read if isinstance(read, str) else None
     whole, masks = (None, ()) if isinstance(read, str) else read
-    understood = _understood(view, whole, masks)
+    scores = _scores(view, whole)
+    masks = acting_masks(view, masks, scores)
+    understood = _understood(view, whole, masks, scores)
     shape, dtype = view.shape(node.input[0]), view.dtype(node.input[0])
     shapes = _shapes(view, node)
     scale = attribute(node, "scale")
@@ -202,14 +204,19 @@ def _whole(view: GraphView, node: NodeProto, masks: tuple[MaskPart, ...], causal
     return whole, masks
 
 
-def _understood(view: GraphView, whole: WholeSite | None, masks: tuple[MaskPart, ...]) -> Understood:
+def _scores(view: GraphView, whole: WholeSite | None) -> tuple[int | str | None, ...]:
+    """The shape of the scores, which are no tensor here; () if it is not known."""
+    query, key = (view.shape(name) for name in (whole.query, whole.key)) if whole is not None else (None, None)
+    return () if query is None or key is None else (query[0], whole.heads, query[-2], key[-2])
+
+
+def _understood(
+    view: GraphView, whole: WholeSite | None, masks: tuple[MaskPart, ...], scores: tuple[int | str | None, ...]
+) -> Understood:
     """The masks read for what they are; where the node is causal itself, they stay as they are."""
     if whole is None or whole.causal != CausalMode.NONE:
         return Understood(masks, CausalMode.NONE if whole is None else whole.causal)
-    query, key = view.shape(whole.query), view.shape(whole.key)
-    if query is None or key is None:
-        return Understood(masks)
-    return understand_masks(view, masks, (query[0], whole.heads, query[-2], key[-2]), view.dtype(whole.query))
+    return understand_masks(view, masks, scores, view.dtype(whole.query))
 
 
 def _condition(mask: str) -> MaskPart:

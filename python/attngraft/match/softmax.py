@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from onnx import NodeProto, TensorProto
 
@@ -21,7 +22,7 @@ from attngraft.match.projection import find_projection
 from attngraft.match.records import AttentionForm, Bypass, OtherSoftmax, Scale, Site
 from attngraft.match.scale import combine_scales, operand_scales
 from attngraft.match.sizes import known_rank
-from attngraft.match.understood import Understood, understand_masks
+from attngraft.match.understood import Understood, acting_masks, understand_masks
 from attngraft.match.whole import WholeReading, read_whole
 from attngraft.onnx_graph import HALF_TYPES, GraphView, dtype_name, node_label
 
@@ -53,7 +54,9 @@ def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto
     shape = view.shape(normaliser.scores) or view.shape(normaliser.probabilities)
     rank = _rank(view, shape, reading)
     holds_fills = chain.masked_twice or holds_mask(view, chain.scores)
-    understood = understand_masks(view, chain.masks, shape or (None,) * (rank or 0), dtype, holds_fills=holds_fills)
+    scores = shape or (None,) * (rank or 0)
+    understood = understand_masks(view, chain.masks, scores, dtype, holds_fills=holds_fills)
+    reading = replace(reading, masks=acting_masks(view, reading.masks, scores))
     reason = normaliser.obstacle or _axis_reason(normaliser, shape) or _type_reason(view, chain, dtype)
     empty_rows = _empty_rows(chain, normaliser, understood)
     layout = head_layout(view, product)

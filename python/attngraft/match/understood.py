@@ -17,7 +17,7 @@ from attngraft.match.paths import depends_on_inputs
 from attngraft.match.records import MaskPart
 from attngraft.onnx_graph import HALF_TYPES, GraphView
 
-__all__ = ["Understood", "is_mask_tensor", "understand_masks"]
+__all__ = ["Understood", "acting_masks", "is_mask_tensor", "understand_masks"]
 
 Scores = Sequence[int | str | None]
 
@@ -81,6 +81,17 @@ def understand_masks(
     together = tuple(sorted((*rest, *keep), key=lambda part: Role.ALL.index(part.role)))
     causal, left, right = limits
     return Understood(together, causal, left, right, _empty_rows(masking))
+
+
+def acting_masks(view: GraphView, masks: tuple[MaskPart, ...], scores: Scores) -> tuple[MaskPart, ...]:
+    """Without those that are proved to change no score: exporters write masks of nothing but True, and add zeros."""
+    return tuple(part for part in masks if not (scores and _is_idle(view, part, scores)))
+
+
+def _is_idle(view: GraphView, part: MaskPart, scores: Scores) -> bool:
+    reads = _reads(view, part, scores)
+    acts = any(_masks_something(read.meaning) or read.meaning.rest is not None for read in reads)
+    return not acts and len(reads) == len(part.tensors)
 
 
 def is_mask_tensor(view: GraphView, tensor: str, scores: Scores | None) -> bool:

@@ -246,6 +246,15 @@ def test_same_seed_same_inputs() -> None:
     assert (first[0].feeds["q"] != other[0].feeds["q"]).any()
 
 
+@pytest.mark.parametrize(("name", "early"), [("gpt2_sdpa_dynamo", {"left-padded"}), ("bert_eager_fp16_dynamo", set())])
+def test_rows_before_the_first_key_are_known(data_folder: Path, name: str, early: set[str]) -> None:
+    """Left padding leaves them where attention is causal."""
+    kinds = input_kinds(load_model(data_folder / f"{name}.onnx"))
+    cases = list(draw_inputs(kinds, {"input_ids": (2, 6), "attention_mask": (2, 6)}, seed=0))
+    assert {case.label.split(" ")[0] for case in cases if case.has_early_rows} == early
+    assert [case.has_empty_rows for case in cases] == [False, False, False, False, True]
+
+
 @pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 1, 1, 8), (1, 1), (4, 0)])
 def test_patterns(shape: tuple[int, ...]) -> None:
     generator = np.random.default_rng(0)

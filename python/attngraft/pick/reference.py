@@ -3,9 +3,9 @@ them, or the plain engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from attngraft.match import inline_attention, match_model
 from attngraft.onnx_graph import without_weights
 from attngraft.pick.recipe import Profile, Recipe
 from attngraft.rewrite import VERIFICATION_SEED
-from attngraft.verify import OriginalRun, compare_outputs, run_original
+from attngraft.verify import OriginalRun, compare_outputs, run_original, usual_distances
 from attngraft.verify.inputs import InputCase, draw_inputs, input_kinds
 from attngraft.verify.original import OriginalCase
 from attngraft.verify.progress import Progress
@@ -29,7 +29,7 @@ __all__ = [
     "Run",
     "from_onnx_runtime",
     "from_plain_engine",
-    "with_empty_rows_of",
+    "with_plain_engine",
 ]
 
 ONNX_RUNTIME, PLAIN_ENGINE = "ONNX Runtime", "plain engine"
@@ -45,13 +45,15 @@ class Reference:
     """Results at each profile's usual shapes and at the first one's smallest, masks in all patterns.
 
     against  where they are from. feeds  inputs to time each profile with, of its usual shapes; nothing is masked in
-    them, so that no engine gains by padding that others may not have. notes  what was not to be had.
+    them, so that no engine gains by padding that others may not have. notes  what was not to be had. usual  by output,
+    how far TensorRT's arithmetic usually goes.
     """
 
     run: OriginalRun
     against: str
     feeds: tuple[Arrays, ...]
     notes: tuple[str, ...] = ()
+    usual: Mapping[str, float] = field(default_factory=dict)
 
 
 def from_onnx_runtime(recipe: Recipe, say: Progress) -> Reference:
@@ -84,26 +86,37 @@ def from_plain_engine(recipe: Recipe, engine: Path, run_engine: Run, why: str) -
     return Reference(run, PLAIN_ENGINE, tuple(cases[0].feeds for cases in drawn), (note,))
 
 
-def with_empty_rows_of(reference: Reference, engine: Path, run_engine: Run, tf32: bool) -> Reference | None:
-    """The reference with one more right result for inputs whose masks leave rows without a key: what the engine of the
-    model as it is gives. TensorRT's fused attention goes its own way in such rows, which a model's users know from
-    their engine or never see. None where that engine is wrong for other inputs too."""
+def with_plain_engine(reference: Reference, engine: Path, run_engine: Run, tf32: bool) -> Reference:
+    """The reference with what the engine of the model as it is tells of TensorRT: how far its arithmetic usually takes
+    it from the reference; and, where that engine is right otherwise, its own results for inputs whose masks leave rows
+    without a key, beside the reference's. TensorRT's fused attention goes its own way in such rows, which a model's
+    users know from their engine or never see."""
     run = reference.run
-    ordinary = tuple(case for case in run.cases if not case.inputs.has_empty_rows)
-    if len(ordinary) in (0, len(run.cases)):
-        return None
     with run_engine(engine) as compute:
-        if not compare_outputs(replace(run, cases=ordinary), compute, tf32=tf32).passed:
-            return None
-        cases = tuple(
-            replace(case, accepted=_comparable(compute(case.inputs.feeds))) if case.inputs.has_empty_rows else case
-            for case in run.cases
-        )
+        outputs = [_comparable(compute(case.inputs.feeds)) for case in run.cases]
+    known = replace(reference, usual=usual_distances(run, outputs, tf32=tf32))
+    with_empty = [case.inputs.has_empty_rows or case.inputs.has_early_rows for case in run.cases]
+    if not any(with_empty) or _is_right(known, outputs, tf32, [True] * len(outputs)):
+        return known
+    if not _is_right(known, outputs, tf32, [not empty for empty in with_empty]):
+        return known
+    cases = tuple(
+        replace(case, accepted=output) if empty else case
+        for case, output, empty in zip(run.cases, outputs, with_empty, strict=True)
+    )
     note = (
         f"the engine of the model as it is differs from {reference.against} in rows without a key; other engines may "
         "give there what either gives"
     )
-    return replace(reference, run=replace(run, cases=cases), notes=(*reference.notes, note))
+    return replace(known, run=replace(run, cases=cases), notes=(*known.notes, note))
+
+
+def _is_right(reference: Reference, outputs: Sequence[Arrays], tf32: bool, chosen: Sequence[bool]) -> bool:
+    """Whether outputs are right for the chosen cases, of which there is one at least."""
+    pairs = [pair for pair, is_chosen in zip(zip(reference.run.cases, outputs), chosen, strict=True) if is_chosen]
+    given = iter([output for _, output in pairs])
+    run = replace(reference.run, cases=tuple(case for case, _ in pairs))
+    return bool(pairs) and compare_outputs(run, lambda _: next(given), tf32=tf32, usual=reference.usual).passed
 
 
 def _comparable(outputs: Arrays) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from attngraft.pick.reference import (
     Run,
     from_onnx_runtime,
     from_plain_engine,
-    with_empty_rows_of,
+    with_plain_engine,
 )
 from attngraft.pick.speed import Timer, measure
 from attngraft.pick.trial import Trial, build_trial, check_trial, failed_trial
@@ -126,22 +126,21 @@ class Search:
     def _checked(self, trial: Trial) -> Trial:
         if trial.failure is not None:
             return trial
-        if self._reference is None and trial.name == KEEP:
+        if trial.name == KEEP:
             try:
-                engine = trial.built.engine_path
-                self._reference = from_plain_engine(self._recipe, engine, self._run, self._no_reference)
+                self._ask_plain_engine(trial.built.engine_path)
             except AttngraftError as error:
                 return failed_trial(trial, error, self._folder)
         if self._reference is None:
             return replace(trial, failure=f"nothing to compare it with: {self._no_reference}")
-        checked = check_trial(self._recipe, trial, self._reference, self._run, self._folder, self._say)
-        if trial.name == KEEP and checked.failure is not None and checked.report is not None:
-            engine = trial.built.engine_path
-            wider = with_empty_rows_of(self._reference, engine, self._run, self._recipe.tf32)
-            if wider is not None:
-                self._reference = wider
-                return check_trial(self._recipe, trial, wider, self._run, self._folder, self._say)
-        return checked
+        return check_trial(self._recipe, trial, self._reference, self._run, self._folder, self._say)
+
+    def _ask_plain_engine(self, engine: Path) -> None:
+        """What TensorRT makes of the model as it is, beside ONNX Runtime's results or in their place."""
+        if self._reference is None:
+            self._reference = from_plain_engine(self._recipe, engine, self._run, self._no_reference)
+        else:
+            self._reference = with_plain_engine(self._reference, engine, self._run, self._recipe.tf32)
 
     def _raise_if_none(self) -> None:
         if any(trial.is_candidate for trial in self.trials):

@@ -117,7 +117,10 @@ def check_trial(recipe: Recipe, trial: Trial, reference: Reference, run: Run, fo
     assert trial.built is not None
     try:
         with run(trial.built.engine_path) as compute:
-            report = compare_outputs(reference.run, compute, tf32=recipe.tf32, what=f"engine {trial.name}", say=say)
+            what = f"engine {trial.name}"
+            report = compare_outputs(
+                reference.run, compute, tf32=recipe.tf32, usual=reference.usual, what=what, say=say
+            )
     except AttngraftError as error:
         return failed_trial(trial, error, folder)
     return replace(trial, failure=report.failure, report=report)

@@ -3,7 +3,7 @@
 from attngraft.verify.compare import TOLERANCES, compare_with, verify_models
 from attngraft.verify.oracle import masked_softmax
 from attngraft.verify.original import OriginalRun, run_original
-from attngraft.verify.outputs import compare_outputs
+from attngraft.verify.outputs import compare_outputs, usual_distances
 from attngraft.verify.results import OutputResult, VerificationReport
 from attngraft.verify.take_back import take_back
 
@@ -17,5 +17,6 @@ __all__ = [
     "masked_softmax",
     "run_original",
     "take_back",
+    "usual_distances",
     "verify_models",
 ]

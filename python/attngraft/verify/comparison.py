@@ -11,7 +11,7 @@ from attngraft.errors import VerificationError
 from attngraft.verify.original import OriginalCase
 from attngraft.verify.results import OutputResult
 
-__all__ = ["ROUNDING_MARGIN", "TOLERANCES", "Comparison"]
+__all__ = ["ROUNDING_MARGIN", "TOLERANCES", "Comparison", "largest_difference"]
 
 TOLERANCES: dict[str, float] = {
     # Times the largest magnitude in the output, or 1. Both models sum in fp32 in other orders; a 12-layer model
@@ -45,8 +45,8 @@ attention stay below two thirds of the tolerance."""
 class Comparison:
     """One output, gathering cases. `model_dtype`: the narrowest type of the original; `is_wide`: whether the rewritten
     model was computed in float32; `rounding`: the original's own distance from the float32 result; `is_inside`: the
-    output is none of the model's but the result of an attention site; `least`: what is allowed in any case, times the
-    magnitude, where something else than ONNX Runtime computes."""
+    output is none of the model's but the result of an attention site. Where something else than ONNX Runtime computes,
+    `least` is what is allowed in any case and `usual` how far its arithmetic usually goes, times the magnitude."""
 
     name: str
     model_dtype: int
@@ -54,6 +54,7 @@ class Comparison:
     rounding: float | None
     is_inside: bool = False
     least: float = 0.0
+    usual: float = 0.0
     dtype: str = ""
     compared: int = 0
     nan_in_original: int = 0
@@ -80,11 +81,11 @@ class Comparison:
             return
         sides = (case.outputs, case.reference, case.accepted)
         results = [side[self.name] for side in sides if side is not None]
-        difference, magnitude, was_nan, new_nan = _difference(results, actual)
+        difference, magnitude, was_nan, new_nan = largest_difference(results, actual)
         scale = magnitude if self.is_inside else max(1.0, magnitude)
         tolerance = self._tolerance(expected.dtype.name, scale, case.inputs.has_empty_rows)
         if tolerance:  # integers and booleans have none
-            tolerance = max(tolerance, self.least * scale)
+            tolerance = max(tolerance, self.least * scale, self._usual_tolerance(scale))
         self.largest = max(self.largest, magnitude)
         self.compared += int(expected.size - was_nan)
         self.nan_in_original += was_nan
@@ -108,6 +109,11 @@ class Comparison:
         tight = roundings * magnitude + ROUNDING_MARGIN * self.rounding
         return max(tight, loose) if has_empty_rows else tight
 
+    def _usual_tolerance(self, magnitude: float) -> float:
+        if not self.usual:
+            return 0.0
+        return (HALF_ROUNDINGS.get(self.model_dtype, 0.0) + ROUNDING_MARGIN * self.usual) * magnitude
+
     @property
     def is_equal(self) -> bool:
         """Nothing was too far away; nothing at all may have been compared, which fails only an output."""
@@ -129,7 +135,7 @@ class Comparison:
         )
 
 
-def _difference(results: list[np.ndarray], actual: np.ndarray) -> tuple[float, float, int, int]:
+def largest_difference(results: list[np.ndarray], actual: np.ndarray) -> tuple[float, float, int, int]:
     """The largest distance of `actual` from the nearer of the original's results (for integers and booleans the number
     of elements that differ), the largest finite magnitude in them, the elements that are NaN in the first of
     them, and those that are NaN only in `actual`."""

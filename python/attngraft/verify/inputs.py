@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from attngraft.contract import Role
+from attngraft.contract import CausalMode, Role
 from attngraft.match import Site
 from attngraft.onnx_graph import HALF_TYPES, numpy_dtype
-from attngraft.verify.masks import EMPTY_ROWS, MASK_PATTERNS, attend_pattern
+from attngraft.verify.masks import EMPTY_ROWS, LEFT_PADDED, MASK_PATTERNS, attend_pattern
 from attngraft.verify.shapes import FLOAT_TYPES, InputSpec, input_specs
 
 __all__ = ["InputCase", "InputKinds", "draw_inputs", "input_kinds"]
@@ -40,24 +40,30 @@ Makers = Mapping[str, NodeProto]
 
 @dataclass(frozen=True)
 class InputCase:
-    """One set of inputs, by name, and what it is in words. `has_empty_rows`: whether a mask leaves rows without a
-    key."""
+    """One set of inputs, by name, and what it is in words.
+
+    has_empty_rows  whether a mask leaves all rows of a sequence without a key.
+    has_early_rows  whether rows come before their sequence's first key, and may attend to no later one.
+    """
 
     label: str
     feeds: Mapping[str, np.ndarray]
     has_empty_rows: bool = False
+    has_early_rows: bool = False
 
 
 @dataclass(frozen=True)
 class InputKinds:
     """What the inputs are: masks (those in `additive` hold 0 and a large negative number, those in `inverted` are true
-    where masked), and the exclusive upper bound of each integer or boolean input that is no mask."""
+    where masked), the exclusive upper bound of each integer or boolean input that is no mask, and whether attention is
+    causal."""
 
     specs: tuple[InputSpec, ...]
     masks: frozenset[str]
     additive: frozenset[str]
     inverted: frozenset[str]
     id_bounds: Mapping[str, int]
+    is_causal: bool = False
 
 
 def input_kinds(model: ModelProto, sites: Sequence[Site]) -> InputKinds:
@@ -82,7 +88,13 @@ def input_kinds(model: ModelProto, sites: Sequence[Site]) -> InputKinds:
             for spec in specs
             if spec.dtype not in FLOAT_TYPES and spec.name not in masks
         },
+        is_causal=any(_is_causal(site) for site in sites),
     )
+
+
+def _is_causal(site: Site) -> bool:
+    stated = [site.config, site.whole]
+    return any(part is not None and part.causal != CausalMode.NONE for part in stated)
 
 
 def draw_inputs(kinds: InputKinds, shapes: Mapping[str, tuple[int, ...]], seed: int) -> Iterator[InputCase]:
@@ -92,7 +104,9 @@ def draw_inputs(kinds: InputKinds, shapes: Mapping[str, tuple[int, ...]], seed: 
         feeds = {spec.name: _draw(kinds, spec, shapes[spec.name], pattern, generator) for spec in kinds.specs}
         # One shape says which sizes were used: that of the largest input.
         largest = max(shapes.values(), key=np.prod, default=())
-        yield InputCase(f"{pattern} {'x'.join(map(str, largest))}", feeds, pattern == EMPTY_ROWS)
+        label = f"{pattern} {'x'.join(map(str, largest))}"
+        has_early_rows = kinds.is_causal and pattern == LEFT_PADDED
+        yield InputCase(label, feeds, pattern == EMPTY_ROWS, has_early_rows)
 
 
 def _draw(

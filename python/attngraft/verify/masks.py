@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["EMPTY_ROWS", "MASK_PATTERNS", "attend_pattern"]
+__all__ = ["EMPTY_ROWS", "LEFT_PADDED", "MASK_PATTERNS", "attend_pattern"]
 
-EMPTY_ROWS = "one row masked"
+LEFT_PADDED, EMPTY_ROWS = "left-padded", "one row masked"
 
-MASK_PATTERNS = ("full", "right-padded", "left-padded", "holed", EMPTY_ROWS)
+MASK_PATTERNS = ("full", "right-padded", LEFT_PADDED, "holed", EMPTY_ROWS)
 """What is tried on every model that takes a mask. Left padding and holes break fusions that reduce the mask to a
 length; a wholly masked row is where fillings with -inf and with finite values differ."""
 
@@ -30,7 +30,7 @@ def attend_pattern(pattern: str, shape: tuple[int, ...], generator: np.random.Ge
     if pattern == "holed":
         attend &= generator.random(shape) < 0.6
         attend[..., 0] = True
-    elif pattern == "left-padded":
+    elif pattern == LEFT_PADDED:
         attend &= index >= padding
     else:
         attend &= index < keys - padding

@@ -4,6 +4,9 @@
 #include "attention_block.cuh"
 #include "mask.h"
 
+#include <cstring>
+#include <type_traits>
+
 namespace attngraft
 {
 
@@ -16,6 +19,29 @@ ATTNGRAFT_DEVICE bool keeps(void const* keep, KeepType type, int64_t offset)
     case KeepType::kInt64: return static_cast<int64_t const*>(keep)[offset] != 0;
     }
     return false;
+}
+
+//! Two neighbouring elements.
+template <typename T>
+struct alignas(2 * sizeof(T)) Pair
+{
+    T values[2];
+
+    ATTNGRAFT_DEVICE float asFloat(int i) const
+    {
+        return static_cast<float>(values[i]);
+    }
+};
+
+//! `from` is aligned to two elements.
+template <typename T>
+ATTNGRAFT_DEVICE Pair<T> loadPair(T const* from)
+{
+    using Word = std::conditional_t<sizeof(T) == 4, uint64_t, uint32_t>;
+    Word const word = *reinterpret_cast<Word const*>(from);
+    Pair<T> pair;
+    memcpy(&pair, &word, sizeof(pair));
+    return pair;
 }
 
 //! How a block masks its scores: as the contract says, or not at all for rows that would be empty.
@@ -292,23 +318,83 @@ private:
     ATTNGRAFT_DEVICE void addTensors(
         AttentionPlan const& plan, int firstKey, MaskPass pass, float (&scores)[kSlices][Tile::kKeys / 8][4]) const
     {
-        forEach(scores, [&](int m, int half, int column, float raw) {
-            int const key = firstKey + column;
-            if (key >= plan.keys)
-            {
-                return -INFINITY;
-            }
-            float bias = 0.F;
-            if (plan.bias.data != nullptr)
-            {
+        if (plan.scoreMap.isCapped())
+        {
+            forEach(scores, [&](int, int, int, float s) { return plan.scoreMap.cap(s); });
+        }
+        if (plan.bias.data == nullptr)
+        {
+            float const slope = plan.scoreMap.slope();
+            forEach(scores, [&](int, int, int, float s) { return s * slope; });
+        }
+        else if (std::is_same_v<T, float> || plan.biasIsFloat32)
+        {
+            addBias<float>(plan, firstKey, scores);
+        }
+        else
+        {
+            addBias<T>(plan, firstKey, scores);
+        }
+        if (pass == MaskPass::kMasked && plan.keep.data != nullptr)
+        {
+            forEach(scores, [&](int m, int half, int column, float s) {
+                int const key = firstKey + column;
+                bool const isKept = key < plan.keys
+                    && keeps(plan.keep.data, plan.keepType, keepRow[m][half] + key * plan.keep.strides[3]);
+                return isKept ? s : -INFINITY;
+            });
+        }
+        else if (firstKey + Tile::kKeys > plan.keys)
+        {
+            forEach(
+                scores, [&](int, int, int column, float s) { return firstKey + column < plan.keys ? s : -INFINITY; });
+        }
+    }
+
+    //! Multiplies by the slope and adds the bias. What becomes of scores beyond the last key does not matter.
+    template <typename Bias>
+    ATTNGRAFT_DEVICE void addBias(
+        AttentionPlan const& plan, int firstKey, float (&scores)[kSlices][Tile::kKeys / 8][4]) const
+    {
+        float const slope = plan.scoreMap.slope();
+        auto const* const bias = static_cast<Bias const*>(plan.bias.data);
+        if (!plan.isBiasPaired)
+        {
+            forEach(scores, [&](int m, int half, int column, float s) {
+                int const key = firstKey + column;
                 int64_t const offset = biasRow[m][half] + key * plan.bias.strides[3];
-                bias = plan.biasIsFloat32 ? static_cast<float const*>(plan.bias.data)[offset]
-                                          : static_cast<float>(static_cast<T const*>(plan.bias.data)[offset]);
+                return fmaf(s, slope, key < plan.keys ? static_cast<float>(bias[offset]) : 0.F);
+            });
+            return;
+        }
+        constexpr int kPairs = Tile::kKeys / 8;
+        int const pair = firstKey + laneOfThread() % 4 * 2;
+#pragma unroll
+        for (int m = 0; m < kSlices; ++m)
+        {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+            {
+                // All loads of a row before its first use, so that they wait together.
+                Bias const* const row = bias + biasRow[m][half] + pair;
+                Pair<Bias> pairs[kPairs];
+#pragma unroll
+                for (int n = 0; n < kPairs; ++n)
+                {
+                    pairs[n] = pair + 8 * n < plan.keys ? loadPair(row + 8 * n) : Pair<Bias>{};
+                }
+#pragma unroll
+                for (int n = 0; n < kPairs; ++n)
+                {
+#pragma unroll
+                    for (int i = 0; i < 2; ++i)
+                    {
+                        float& s = scores[m][n][2 * half + i];
+                        s = fmaf(s, slope, pairs[n].asFloat(i));
+                    }
+                }
             }
-            bool const isKept = pass != MaskPass::kMasked || plan.keep.data == nullptr
-                || keeps(plan.keep.data, plan.keepType, keepRow[m][half] + key * plan.keep.strides[3]);
-            return isKept ? plan.scoreMap(raw, bias) : -INFINITY;
-        });
+        }
     }
 };
 

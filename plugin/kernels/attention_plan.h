@@ -52,6 +52,7 @@ struct AttentionPlan
     AttentionMask mask{AttentionMask::kInterval};
     BroadcastTensor bias{};
     bool biasIsFloat32{false};
+    bool isBiasPaired{false}; //!< the biases of keys 2i and 2i + 1 are one aligned load, for every row
     BroadcastTensor keep{};
     KeepType keepType{KeepType::kInt8};
 

@@ -308,6 +308,8 @@ bool makeAttentionPlan(FusedAttentionParams const& params, AttentionPlan& plan)
     plan.mask = plan.isVectorwise ? maskOf(params) : AttentionMask::kAny;
     plan.bias = params.bias;
     plan.biasIsFloat32 = params.biasIsFloat32 || params.type == DataType::kFloat32;
+    size_t const biasBytes = elementSize(plan.biasIsFloat32 ? DataType::kFloat32 : params.type);
+    plan.isBiasPaired = hasKeysInPairs(params.bias, kScoreDims - 1, params.keys, biasBytes);
     plan.keep = params.keep;
     plan.keepType = params.keepType;
     planSplits(params, work, plan);

@@ -88,4 +88,15 @@ inline bool isAligned(void const* pointer, size_t bytes)
     return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+//! Whether the elements of keys 2i and 2i + 1 are one aligned piece of memory, in every row.
+inline bool hasKeysInPairs(BroadcastTensor const& tensor, int keyDim, int64_t keys, size_t elementBytes)
+{
+    bool isEven = keys % 2 == 0;
+    for (int dim = 0; dim < keyDim; ++dim)
+    {
+        isEven = isEven && tensor.strides[dim] % 2 == 0;
+    }
+    return isEven && tensor.strides[keyDim] == 1 && isAligned(tensor.data, 2 * elementBytes);
+}
+
 } // namespace attngraft

@@ -137,5 +137,21 @@ TEST(ScoreMap, KnowsWhenTheScaleMayWait)
     EXPECT_FALSE((ScoreMap{0.125F, 30.F}).isPositiveFactor());
 }
 
+TEST(BroadcastTensor, HasPairsOfKeysWhereEveryRowBeginsAtOne)
+{
+    constexpr int kKeyDim = 3;
+    auto const tensorAt = [](uintptr_t address, int64_t heads, int64_t queries, int64_t keys) {
+        return BroadcastTensor{reinterpret_cast<void const*>(address), {0, heads, queries, keys}};
+    };
+    EXPECT_TRUE(hasKeysInPairs(tensorAt(0x1000, 40, 8, 1), kKeyDim, 8, 2));
+    EXPECT_TRUE(hasKeysInPairs(tensorAt(0x1004, 0, 0, 1), kKeyDim, 8, 2));
+    EXPECT_FALSE(hasKeysInPairs(tensorAt(0x1002, 0, 0, 1), kKeyDim, 8, 2));
+    EXPECT_FALSE(hasKeysInPairs(tensorAt(0x1004, 0, 0, 1), kKeyDim, 8, 4));
+    EXPECT_FALSE(hasKeysInPairs(tensorAt(0x1000, 45, 8, 1), kKeyDim, 8, 2));
+    EXPECT_FALSE(hasKeysInPairs(tensorAt(0x1000, 40, 9, 1), kKeyDim, 8, 2));
+    EXPECT_FALSE(hasKeysInPairs(tensorAt(0x1000, 40, 8, 0), kKeyDim, 8, 2));
+    EXPECT_FALSE(hasKeysInPairs(tensorAt(0x1000, 40, 8, 1), kKeyDim, 7, 2)); // the last would be half outside
+}
+
 } // namespace
 } // namespace attngraft

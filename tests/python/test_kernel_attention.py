@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from attention_abi import emulated_attention, variants
+from attention_abi import WARPGROUPS, emulated_attention, variants, warpgroup_variants
 from attention_cases import assert_attention_matches, normal_case, place, random_attention
 from emulated_device import Device
 from mask_abi import DTYPES
@@ -115,3 +115,25 @@ def test_rows_with_gaps_between_them(gap: int) -> None:
     q, k, v = (place(array, "bshd", gap) for array in (plain.q, plain.k, plain.v))
     case = replace(plain, q=q, k=k, v=v, layout="bshd", gap=gap)
     assert_attention_matches(emulated_attention(case), case)
+
+
+@pytest.mark.parametrize("keys", [200, 201])
+@pytest.mark.parametrize(("dtype", "bias_dtype"), [
+    ("float16", "float16"), ("bfloat16", "bfloat16"), ("float16", "float32"), ("float32", "float32"),
+])  # fmt: skip
+def test_biases_of_every_type_and_shape(dtype: str, bias_dtype: str, keys: int) -> None:
+    """Of an even number of keys in pairs, of an odd one each by itself; with a softcap, and beside a mask."""
+    rng = np.random.default_rng(2)
+    keep = rng.random((2, 1, 1, keys)) < 0.6
+    for shape, softcap in (
+        ((2, 4, 70, keys), 0.0),
+        ((1, 4, 70, keys), 2.0),
+        ((2, 1, 1, keys), 0.0),
+        ((1, 1, 70, 1), 2.0),
+    ):
+        bias = rng.standard_normal(shape).astype(DTYPES[bias_dtype])
+        config = FusedAttention((Role.BIAS, Role.KEEP), 0.125, softcap=softcap)
+        case = normal_case(dtype, queries=70, keys=keys, config=config, operands={Role.BIAS: bias, Role.KEEP: keep})
+        assert_attention_matches(emulated_attention(case), case)
+        for variant in warpgroup_variants(case):
+            assert_attention_matches(emulated_attention(case, variant, device=WARPGROUPS), case)

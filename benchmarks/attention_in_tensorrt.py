@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         parser,
         check="make, rewrite and prove",
         shape=("NAME=DIMS", "shape of an input of --model that has variable sizes, as x=8x384"),
-        timing_cache=("attention-in-tensorrt.timing", "shared by all forms"),
+        timing_cache=("attention-in-tensorrt.timing", "one for each form, .FORM behind the name"),
     )
     return parser
 

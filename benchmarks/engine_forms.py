@@ -87,8 +87,7 @@ def largest_difference(actual: Mapping[str, np.ndarray], expected: Mapping[str, 
 def build_forms(one: MeasuredModel, original: Path, forms: Mapping[str, Path], folder: Path, cache: Path) -> None:
     """Builds each form and compares it with `original` in float32; what goes wrong is a note, not an error.
 
-    cache   one timing cache for all forms: a layer that several have gets the same kernel in each. By itself TensorRT
-            chooses anew for each engine, and engines of one and the same model differ by 3%.
+    cache   timing caches, `.FORM` behind its name: no form gets what was chosen for another.
     """
     expected: Mapping[str, np.ndarray] = {}
     try:
@@ -96,9 +95,9 @@ def build_forms(one: MeasuredModel, original: Path, forms: Mapping[str, Path], f
     except Exception as error:  # ONNX Runtime has no common class for its errors
         one.notes["reference"] = _short(error)
     for label, source in forms.items():
-        engine = folder / f"{original.stem}.{label}.engine"
+        engine, own_cache = folder / f"{original.stem}.{label}.engine", cache.with_name(f"{cache.name}.{label}")
         try:
-            _build(one, label, source, engine, cache, expected)
+            _build(one, label, source, engine, own_cache, expected)
         except (AttngraftError, RuntimeError) as error:
             one.notes[f"{label} refused"] = _short(error).replace(f"{folder}/", "")
 

@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS",
                         help="start no further export after so long")  # fmt: skip
     parser.add_argument("--timing-cache", type=Path, default=Path("rewriter-native.timing"), metavar="FILE",
-                        help="shared by all forms; kept for the next run")  # fmt: skip
+                        help="one for each form, .FORM behind the name; kept for the next run")  # fmt: skip
     parser.add_argument("--skip-measured", action="store_true", help="leave out what the results hold already")
     parser.add_argument("--check", action="store_true", help="without a GPU: rewrite, and compare in ONNX Runtime")
     parser.add_argument("--print-filter", action="store_true", help="print which exports are measured")

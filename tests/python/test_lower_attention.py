@@ -10,6 +10,7 @@ import pytest
 from attention_models import BY_HEADS, CONTEXT, FUSED, JOIN, MOVED, SEPARATE, SPLIT, Moved
 from chain_models import FORMS
 from onnx import ModelProto
+from projected_models import PROJECTED_FORMS
 from rare_forms import RARE_FORMS
 
 from attngraft.contract import DOMAIN, CausalMode, EmptyRows, FusedAttention, Role
@@ -20,6 +21,8 @@ from attngraft.verify import verify_models
 
 TURNED = "kt = Transpose<perm = [0, 1, 3, 2]>(k)"
 LOWEST = float(np.finfo(np.float32).min)
+
+ABSORBED = {**MOVED, **PROJECTED_FORMS}
 
 
 def only_site(model: ModelProto) -> Site:
@@ -39,9 +42,9 @@ def fused_nodes(model: ModelProto) -> list[onnx.NodeProto]:
     return [node for node in model.graph.node if node.domain == DOMAIN]
 
 
-@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("name", ABSORBED)
 def test_form(name: str) -> None:
-    form = MOVED[name]
+    form = ABSORBED[name]
     model = form.model()
     site = only_site(model)
     config = site.attention.config

@@ -14,6 +14,7 @@ from attngraft.match.records import LOWERINGS
 from attention_models import MOVED
 from chain_models import FORMS, attention
 from onnx import ModelProto
+from projected_models import PROJECTED_FORMS
 from rare_forms import RARE_FORMS
 from test_lower_attention import REFUSED as NO_ATTENTION
 from test_local_functions import function_of_another_opset, spread, twice
@@ -128,7 +129,7 @@ def records() -> dict[str, ModelSites]:
         **{f"unusual: {name}": model for name, (model, _) in UNUSUAL.items()},
         **{f"fused: {name}": model for name, model in {**EXACT, **REFUSED}.items()},
         **OTHERS,
-        **{f"moved: {name}": form.model() for name, form in MOVED.items()},
+        **{f"moved: {name}": form.model() for name, form in {**MOVED, **PROJECTED_FORMS}.items()},
         **{f"no attention: {name}": model for name, (model, _) in NO_ATTENTION.items()},
         "function of another opset": function_of_another_opset(),
     }

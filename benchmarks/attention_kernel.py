@@ -212,7 +212,7 @@ def peers(work: Work, tensors: Tensors, with_flex: bool) -> dict[str, Candidate]
 def _sdpa(work: Work, tensors: Tensors, backend: SDPBackend) -> torch.Tensor:
     with sdpa_kernel(backend):
         return functional.scaled_dot_product_attention(
-            tensors.q, tensors.k, tensors.v, attn_mask=tensors.keep, is_causal=work.causal,
+            tensors.q, tensors.k, tensors.v, attn_mask=tensors.mask, is_causal=work.causal,
             scale=work.config.scale, enable_gqa=bool(work.kv_heads),
         )  # fmt: skip
 

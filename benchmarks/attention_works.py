@@ -21,7 +21,8 @@ SOFTCAP = 50.0
 
 @dataclass(frozen=True)
 class Work:
-    """q [B,H,Sq,D], k and v [B,Hk,Sk,D], scale 1 / sqrt(D). `padding`: LENGTHS as kv_lengths, or as a boolean mask."""
+    """q [B,H,Sq,D], k and v [B,Hk,Sk,D], scale 1 / sqrt(D). `padding`: LENGTHS as kv_lengths, or as a boolean mask.
+    `bias`: of the tensors' type, one for each sequence, as T5's is once its mask is in it, or one for all."""
 
     batch: int
     heads: int
@@ -35,20 +36,22 @@ class Work:
     softcap: float = 0.0
     padding: str = ""
     """"" for none, "lengths" or "keep"."""
+    bias: str = ""
+    """"" for none, "bias" [B,H,Sq,Sk] or "shared-bias" [1,H,Sq,Sk]."""
 
     @property
     def name(self) -> str:
         """`B8 H12 S384 d64 lengths`; of one query a sequence `B1 H32 1x65536 d128`."""
         heads = f"H{self.heads}" + (f"/{self.kv_heads}" if self.kv_heads else "")
         size = f"S{self.keys}" if self.queries == self.keys else f"{self.queries}x{self.keys}"
-        masks = [self.padding, "causal" if self.causal else "", "softcap" if self.softcap else ""]
+        masks = [self.padding, self.bias, "causal" if self.causal else "", "softcap" if self.softcap else ""]
         return " ".join([f"B{self.batch} {heads} {size} d{self.head_size}", *filter(None, masks)])
 
     @property
     def config(self) -> FusedAttention:
         roles = {"": (), "lengths": (Role.KV_LENGTHS,), "keep": (Role.KEEP,)}
         return FusedAttention(
-            operands=roles[self.padding],
+            operands=(*((Role.BIAS,) if self.bias else ()), *roles[self.padding]),
             scale=1 / math.sqrt(self.head_size),
             causal=CausalMode.TOP_LEFT if self.causal else CausalMode.NONE,
             softcap=self.softcap,
@@ -69,15 +72,24 @@ class Work:
         return 4.0 * self.heads * self.head_size * pairs
 
     def bytes(self) -> float:
-        """Queries and context once, and the keys and values that may be attended to."""
+        """Queries, context and bias once, and the keys and values that may be attended to."""
         rows = 2 * self.heads * self.batch * self.queries + 2 * (self.kv_heads or self.heads) * sum(self.lengths)
-        return float(rows * self.head_size * self.torch_dtype.itemsize)
+        return float((rows * self.head_size + math.prod(self.bias_shape)) * self.torch_dtype.itemsize)
+
+    @property
+    def bias_shape(self) -> tuple[int, ...]:
+        """(0,) without one."""
+        batches = {"": 0, "bias": self.batch, "shared-bias": 1}[self.bias]
+        return (batches, self.heads, self.queries, self.keys) if batches else (0,)
 
 
 WORKS = (
     Work(8, 12, 384, 384, 64),
     Work(8, 12, 384, 384, 64, padding="lengths"),
     Work(8, 12, 384, 384, 64, padding="keep"),
+    Work(8, 12, 384, 384, 64, bias="bias"),
+    Work(8, 12, 384, 384, 64, bias="shared-bias"),
+    Work(8, 12, 197, 197, 64, bias="shared-bias"),
     Work(1, 8, 4096, 4096, 64),
     Work(1, 8, 4096, 4096, 64, causal=True),
     Work(1, 8, 4096, 4096, 64, softcap=SOFTCAP),
@@ -106,8 +118,9 @@ class Tensors:
     v: torch.Tensor
     context: torch.Tensor
     operands: Mapping[str, torch.Tensor]
-    keep: torch.Tensor | None
-    """bool [B, 1, 1, Sk], true for the keys within a sequence's length; None without padding."""
+    mask: torch.Tensor | None
+    """As torch takes it: bool [B, 1, 1, Sk], true for the keys within a sequence's length, or the bias; None without
+    either."""
 
 
 def make_tensors(work: Work, device: str) -> Tensors:
@@ -123,7 +136,11 @@ def make_tensors(work: Work, device: str) -> Tensors:
     lengths = torch.tensor(work.lengths, dtype=torch.int32, device=device)
     keep = (torch.arange(work.keys, device=device) < lengths[:, None])[:, None, None, :].contiguous()
     operands = {"": {}, "lengths": {Role.KV_LENGTHS: lengths}, "keep": {Role.KEEP: keep}}[work.padding]
-    return Tensors(q, k, v, torch.empty_like(q), operands, keep if work.padding else None)
+    mask = keep if work.padding else None
+    if work.bias:
+        mask = torch.randn(work.bias_shape, device=device, dtype=work.torch_dtype)
+        operands = {Role.BIAS: mask, **operands}
+    return Tensors(q, k, v, torch.empty_like(q), operands, mask)
 
 
 def reference_context(work: Work, tensors: Tensors) -> torch.Tensor:
@@ -139,7 +156,9 @@ def reference_context(work: Work, tensors: Tensors) -> torch.Tensor:
                 scores = work.softcap * torch.tanh(scores / work.softcap)
             if work.causal:
                 scores.masked_fill_(above, -math.inf)
-            if tensors.keep is not None:
-                scores.masked_fill_(~tensors.keep[batch, 0], -math.inf)
+            if work.bias:
+                scores += tensors.mask.expand(work.batch, -1, -1, -1)[batch, head]
+            elif tensors.mask is not None:
+                scores.masked_fill_(~tensors.mask[batch, 0], -math.inf)
             expected[batch, head] = scores.softmax(-1) @ v
     return expected

@@ -53,13 +53,19 @@ def cuda_driver() -> ModuleType:
 
 def call(name: str, *arguments: Any) -> Any:
     """Calls a function of the CUDA runtime; returns its value, a tuple of values, or None. Raises EngineError."""
-    runtime = cuda_runtime()
-    result = getattr(runtime, name)(*arguments)
+    result = getattr(cuda_runtime(), name)(*arguments)
     if result[0]:  # any error but cudaSuccess, which is 0
-        runtime.cudaGetLastError()  # or the next call that checks would report this error again
-        text = runtime.cudaGetErrorString(result[0])[1].decode()
-        raise EngineError(f"{name}: {result[0].name} ({text})")
-    return result[1] if len(result) == 2 else (result[1:] or None)
+        raise _last_error(name, result[0])
+    if len(result) == 1:
+        return None
+    return result[1] if len(result) == 2 else result[1:]
+
+
+def _last_error(name: str, error: Any) -> EngineError:
+    runtime = cuda_runtime()
+    runtime.cudaGetLastError()  # or the next call that checks would report this error again
+    text = runtime.cudaGetErrorString(error)[1].decode()
+    return EngineError(f"{name}: {error.name} ({text})")
 
 
 def require_device(index: int) -> None:
@@ -75,23 +81,41 @@ def require_device(index: int) -> None:
         raise EngineError(f"device {index}: this machine has {count} GPU(s), numbered from 0; choose one of them")
 
 
+_primary_contexts: dict[int, int] = {}
+"""Handles, by the index of the GPU. A primary context lives as long as anything that a session holds in it."""
+
+
+def _current_context() -> int:
+    """Handle of the context that is current in this thread; 0 if there is none."""
+    _, context = cuda_driver().cuCtxGetCurrent()
+    return 0 if context is None else int(context)
+
+
 class device_scope:
     """`with device_scope(index)` makes a GPU current in this thread, and the thread's former context again at the end.
 
-    The context, not the device, is what is put back: pycuda's contexts are not the device's primary one.
+    The context, not the device, is what is put back: pycuda's contexts are not the device's primary one. Where the
+    primary one is current already, as in most runs, nothing is set and nothing put back.
     """
+
+    __slots__ = ("_former", "_index")
 
     def __init__(self, index: int) -> None:
         self._index = index
 
     def __enter__(self) -> None:
-        _, self._former = cuda_driver().cuCtxGetCurrent()
+        former = _current_context()
+        self._former = 0
+        if former and former == _primary_contexts.get(self._index):
+            return
         call("cudaSetDevice", self._index)
+        _primary_contexts[self._index] = _current_context()
+        self._former = former
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._former is not None and int(self._former):
+        if self._former:
             cuda_driver().cuCtxSetCurrent(self._former)
 
 

@@ -175,7 +175,7 @@ def waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     record = bench.gpu.cudaEventRecord
     monkeypatch.setattr(bench.gpu, "cudaEventRecord", lambda e, s: (seen.append(s), record(e, s))[1], raising=False)
     monkeypatch.setattr(torch, "Tensor", TensorOnTheGpu)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
     return seen
 
 
@@ -193,6 +193,24 @@ def test_torch_tensors_on_the_gpu_need_no_capsule(
     producers.next_run()
     view_array("x", TensorOnTheGpu(tensors[0]), 0, 5, False, producers)
     assert waited_for == [77, 77]
+
+
+def test_the_current_stream_is_asked_for_in_every_run(waited_for: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    producers, tensor = Producers(5), TensorOnTheGpu(torch.zeros(3, 4))
+    for stream in (77, 78, 77):
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device, stream=stream: stream)
+        producers.next_run()
+        view_array("x", tensor, 0, 5, False, producers)
+    assert waited_for == [77, 78, 77]
+
+
+def test_a_torch_that_gives_its_current_stream_as_an_object_only(
+    waited_for: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch._C, "_cuda_getCurrentRawStream")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=79 + device))
+    view(TensorOnTheGpu(torch.zeros(3, 4)))
+    assert waited_for == [79]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,14 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
-@dataclass(frozen=True)
+@functools.cache
+def _torch_dtype_name(dtype: object) -> str | None:
+    """NumPy's name of torch's type; None for a type that arrays cannot carry."""
+    name = str(dtype).removeprefix("torch.")
+    return name if name in dlpack.TYPES else None
+
+
+@dataclass(slots=True, eq=False)  # not frozen, which takes three times as long to make, for each input of each run
 class ArrayView:
     """Where an input's data is."""
 
@@ -58,11 +65,13 @@ class Producers:
     def __init__(self, stream: int) -> None:
         self.stream = stream
         self._waited_for: set[int] = set()
+        self._is_torch_awaited = False
         self._event: Event | None = None
 
     def next_run(self) -> None:
         """Work that has been put into streams since is to be waited for again."""
         self._waited_for.clear()
+        self._is_torch_awaited = False
 
     def wait_for(self, producer: int) -> None:
         """Makes the stream wait for the work that is in `producer` now."""
@@ -73,6 +82,18 @@ class Producers:
         self._event.record(producer)
         self._event.block(self.stream)
         self._waited_for.add(producer)
+
+    def wait_for_torch(self, torch: Any, device: int) -> None:
+        """Makes the stream wait for torch's current one in this thread, which is the same for all tensors of a run."""
+        if self._is_torch_awaited:
+            return
+        # What Triton asks too: the public function makes an object, which takes longer than all else here.
+        handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self.wait_for(int(torch.cuda.current_stream(device).cuda_stream if handle is None else handle(device)))
+        self._is_torch_awaited = True
+
+
+_HOST_TYPES = (np.ndarray, np.generic)
 
 
 def view_array(
@@ -91,7 +112,7 @@ def view_array(
 
     Raises EngineError for what is no array, for other devices, and for non-contiguous device arrays.
     """
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, _HOST_TYPES):
         array = np.asarray(value)
         return ArrayView(array.shape, _dtype_name(array.dtype), array, 0, value)
     if producers is None:
@@ -116,17 +137,17 @@ def view_array(
 
 def _view_torch(torch: Any, value: Any, device: int, producers: Producers) -> ArrayView | None:
     """What DLPack says of a plain contiguous tensor, with no capsule to make and read; None for any other tensor."""
-    dtype = str(value.dtype).removeprefix("torch.")
+    dtype = _torch_dtype_name(value.dtype)
     if (
-        value.get_device() != device
+        dtype is None
+        or value.get_device() != device
         or value.requires_grad
         or value.layout is not torch.strided
         or not value.is_contiguous()
         or value.is_neg()
-        or dtype not in dlpack.TYPES
     ):
         return None
-    producers.wait_for(int(torch.cuda.current_stream(device).cuda_stream))
+    producers.wait_for_torch(torch, device)
     return ArrayView(tuple(value.shape), dtype, None, value.data_ptr(), value)
 
 

@@ -6,13 +6,14 @@ import gc
 
 import numpy as np
 import pytest
+import torch
 
 from attngraft.errors import CaptureError, EngineError
-from attngraft.runtime import DeviceArray, Session
+from attngraft.runtime import DeviceArray, Session, cuda
 from attngraft.runtime.buffers import MemoryPool
 from attngraft.runtime.cuda import LEGACY_STREAM
-from fake_bench import Bench, CudaArray, expected, on_device, rows
-from fake_gpu import SUCCESS, FakeRuntime
+from fake_bench import Bench, CudaArray, expected, log_calls, on_device, rows
+from fake_gpu import SUCCESS, FakeDriver, FakeRuntime
 
 
 def test_one_plain_run_then_replays(bench: Bench) -> None:
@@ -181,6 +182,56 @@ def test_device_arrays_in_give_device_arrays_out(bench: Bench, monkeypatch: pyte
     del outputs, output
     gc.collect()
     assert not bench.gpu.memory
+
+
+@pytest.fixture
+def tensors_pass_for_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's tensors on the host say that they are on GPU 0, made in stream 77."""
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
+
+
+@pytest.mark.usefixtures("tensors_pass_for_the_gpus")
+def test_a_tensor_whose_storage_moves_or_whose_shape_changes(bench: Bench) -> None:
+    """The same object each time."""
+    with Session(bench.engine) as run:
+        tensor = torch.from_numpy(rows(2))
+        for turn, count in enumerate((2, 2, 3, 2, 3)):
+            tensor.set_(torch.from_numpy(rows(count, turn)))
+            output = run.run({"x": tensor})["y"]
+            np.testing.assert_array_equal(output.numpy(), expected(rows(count, turn)))
+        for wrong, reason in ((rows(2).astype(np.int32), "is int32"), (rows(9), "outside the engine's profile")):
+            tensor.data = torch.from_numpy(wrong)
+            with pytest.raises(EngineError, match=reason):
+                run.run({"x": tensor})
+        tensor.data = torch.from_numpy(rows(2, 9))
+        np.testing.assert_array_equal(run.run({"x": tensor})["y"].numpy(), expected(rows(2, 9)))
+
+
+@pytest.mark.usefixtures("tensors_pass_for_the_gpus")
+def test_the_cuda_calls_of_a_replay(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a microsecond or so: those that are needed, and no others."""
+    monkeypatch.setattr(cuda, "_primary_contexts", {0: 4096})
+    monkeypatch.setattr(FakeDriver, "cuCtxGetCurrent", staticmethod(lambda: (0, 4096)))
+    x = torch.from_numpy(rows(2))
+    with Session(bench.engine) as run:
+        run.run({"x": x})
+        called = [name for name in vars(FakeRuntime) if name.startswith("cuda")]
+        seen = log_calls(bench, monkeypatch, *called)
+        output = run.run({"x": x})["y"]
+        assert seen == [
+            "cudaEventRecord",
+            "cudaStreamWaitEvent",
+            "cudaMemcpyAsync",
+            "cudaGraphLaunch",
+            "cudaMallocFromPoolAsync",
+            "cudaMemcpyAsync",
+            "cudaStreamSynchronize",
+        ]
+        seen.clear()
+        del output
+        assert seen == ["cudaFreeAsync"]
 
 
 @pytest.mark.parametrize(

@@ -84,15 +84,14 @@ class Bindings:
         self._staged: Event | None = None
         """Behind the last copies from staging memory, while they may be under way."""
         self._event = Event()
-        self._layout: Layout | None = None
+        self.layout: Layout | None = None
+        """What the buffers have room for now and are shaped as; None after an error."""
         self.generation = 0
         """Raised whenever a buffer moves."""
 
     def take(self, layout: Layout) -> frozenset[int]:
         """Makes room for these shapes; returns the addresses where buffers no longer are. No buffer shrinks."""
-        if layout is self._layout:
-            return frozenset()
-        self._layout = None
+        self.layout = None
         gone = frozenset(
             slot.address for slot, nbytes in zip(self._slots, layout.nbytes) if slot.buffer.nbytes < nbytes
         )
@@ -105,7 +104,7 @@ class Bindings:
                 slot.buffer = self._larger(slot.buffer.nbytes, nbytes)
         for place in layout.unknown:
             self.output_memory(self._slots[place].spec.name)
-        self._layout = layout
+        self.layout = layout
         return gone
 
     def _larger(self, held: int, needed: int) -> DeviceBuffer:
@@ -166,6 +165,7 @@ class Bindings:
         if self._staged is not None:
             self._staged.wait()  # the last run's copies may still read the staging memory
             self._staged = None
+        stream = self._stream.handle
         on_host = False
         for slot in self._inputs:
             view = views[slot.spec.name]
@@ -173,12 +173,12 @@ class Bindings:
             if view.shape != slot.shape:
                 self._upload_padded(slot, view, pads[slot.spec.name])
             elif view.host is None:
-                copy_async(slot.address, view.address, slot.nbytes, self._stream.handle)
+                copy_async(slot.buffer.address, view.address, slot.nbytes, stream)
             else:
                 np.copyto(slot.stage(), view.host)
-                copy_async(slot.address, slot.pinned.address, slot.nbytes, self._stream.handle)
+                copy_async(slot.buffer.address, slot.pinned.address, slot.nbytes, stream)
         if on_host:
-            self._event.record(self._stream.handle)
+            self._event.record(stream)
             self._staged = self._event
 
     def _upload_padded(self, slot: _Slot, view: ArrayView, pad: bytes) -> None:

@@ -6,8 +6,8 @@ import itertools
 import math
 
 from attngraft.errors import EngineError
-from attngraft.runtime.buffers import copy_async
-from attngraft.runtime.cuda import call, cuda_driver, cuda_runtime
+from attngraft.runtime.buffers import copy_async, copy_kind
+from attngraft.runtime.cuda import call, cuda_driver
 
 __all__ = ["copy_block", "fill_async"]
 
@@ -55,8 +55,7 @@ def _copy_rows(
     if rows == 1:  # a pitch has a limit, which one long row might pass
         copy_async(target, source, row, stream)
         return
-    kind = cuda_runtime().cudaMemcpyKind.cudaMemcpyDefault
-    call("cudaMemcpy2DAsync", target, target_pitch, source, source_pitch, row, rows, kind, stream)
+    call("cudaMemcpy2DAsync", target, target_pitch, source, source_pitch, row, rows, copy_kind(), stream)
 
 
 def fill_async(target: int, value: bytes, count: int, stream: int) -> None:

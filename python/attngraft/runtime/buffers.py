@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import functools
 import math
 from typing import Any
 
@@ -18,6 +18,7 @@ __all__ = [
     "PinnedBuffer",
     "Region",
     "copy_async",
+    "copy_kind",
     "poison_regions",
     "read_regions",
     "region_bytes",
@@ -33,10 +34,16 @@ _KEEP_ALL = 2**64 - 1
 """Release threshold of the pool: memory is kept for the next run rather than given back at every synchronisation."""
 
 
+@functools.cache
+def copy_kind() -> Any:
+    """The kind of copy whose addresses say from where to where. An enum's member takes long to look up in each run."""
+    return cuda_runtime().cudaMemcpyKind.cudaMemcpyDefault
+
+
 def copy_async(target: int, source: int, nbytes: int, stream: int) -> None:
     """Copies between any two of host and device; the addresses say which."""
     if nbytes:
-        call("cudaMemcpyAsync", target, source, nbytes, cuda_runtime().cudaMemcpyKind.cudaMemcpyDefault, stream)
+        call("cudaMemcpyAsync", target, source, nbytes, copy_kind(), stream)
 
 
 def region_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
@@ -90,9 +97,11 @@ class MemoryPool:
 
     def free(self, address: int) -> None:
         """Frees a buffer in the order of the legacy default stream. Buffers call this, nobody else."""
-        # When the process ends, the driver may be gone already, and the memory with it.
-        with contextlib.suppress(EngineError), device_scope(self.device):
-            cuda_runtime().cudaFreeAsync(address, LEGACY_STREAM)
+        try:
+            with device_scope(self.device):
+                cuda_runtime().cudaFreeAsync(address, LEGACY_STREAM)
+        except EngineError:  # when the process ends, the driver may be gone already, and the memory with it
+            pass
         self._buffers -= 1
         self._destroy_if_unused()
 

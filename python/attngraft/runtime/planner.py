@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from attngraft.errors import EngineError
 from attngraft.runtime.arrays import ArrayView
@@ -16,6 +17,8 @@ from attngraft.runtime.profiles import Profile, choose_profile
 from attngraft.runtime.tensors import TensorSpec, check_types_and_ranks
 
 __all__ = ["Plan", "Planner", "Work"]
+
+_type_and_shape = attrgetter("dtype", "shape")
 
 KEPT_PLANS = 4096
 """Shapes whose plans are remembered: some kB each, on the host. When they are full, all are forgotten."""
@@ -69,11 +72,12 @@ class Planner:
     def plan(self, views: Mapping[str, ArrayView]) -> Plan:
         """The plan for these inputs, in the engine's order, with buffers that hold them. Graphs that use buffers which
         had to move are gone. Raises EngineError for types and shapes that the engine does not take."""
-        signature = tuple((view.dtype, view.shape) for view in views.values())
+        signature = tuple(map(_type_and_shape, views.values()))
         plan = self._plans.get(signature)
         if plan is None:
             plan = self._new_plan(views)
-        self._make_room(plan.layout)
+        if plan.layout is not self._bindings.layout:
+            self._make_room(plan.layout)
         if plan.generation != self._bindings.generation:
             plan = self._place(plan)
             if len(self._plans) >= KEPT_PLANS:

@@ -94,7 +94,7 @@ class Session:
         self._loaded = load_engine(found, functools.partial(why, self._messages))
         trt, engine = self._loaded.trt, self._loaded.engine
         self._specs = read_tensors(trt, engine)
-        self._input_names = [spec.name for spec in self._specs if spec.is_input]
+        self._input_names = dict.fromkeys(spec.name for spec in self._specs if spec.is_input)  # an ordered set
         profiles = read_profiles(engine, self._specs)
         bucket_plan = None if buckets is None else BucketPlan(buckets, self._specs, profiles)
         self._pads = {} if bucket_plan is None else bucket_plan.pads
@@ -156,7 +156,8 @@ class Session:
         Raises EngineError when the session is closed.
         """
         with self._submitting, self._scope():
-            self._raise_if(self._closing)
+            if self._closing:
+                raise self._closed_error()
             if self._worker is None:
                 self._worker = Worker()
             self._arrivals.next_run()
@@ -235,12 +236,10 @@ class Session:
 
     def _views(self, inputs: Mapping[str, Any], producers: Producers, ordered: bool) -> dict[str, ArrayView]:
         """The inputs in the engine's order, safe to be read in the stream of `producers`."""
-        if len(inputs) != len(self._input_names) or not all(name in inputs for name in self._input_names):
+        if inputs.keys() != self._input_names.keys():
             check_names(self._specs, inputs)
-        return {
-            name: view_array(name, inputs[name], self._device, producers.stream, ordered, producers)
-            for name in self._input_names
-        }
+        device, stream = self._device, producers.stream
+        return {name: view_array(name, inputs[name], device, stream, ordered, producers) for name in self._input_names}
 
     def _run(self, views: dict[str, ArrayView], caller: int | None) -> dict[str, Any]:
         plan = self._planner.plan(views)
@@ -260,12 +259,12 @@ class Session:
 
     def _scope(self) -> device_scope:
         """The session's GPU, for one turn. Raises EngineError when the session is closed."""
-        self._raise_if(self._closed)
+        if self._closed:
+            raise self._closed_error()
         return device_scope(self._device)
 
-    def _raise_if(self, is_closed: bool) -> None:
-        if is_closed:
-            raise EngineError(f"{self._path}: the session is closed; open a new one")
+    def _closed_error(self) -> EngineError:
+        return EngineError(f"{self._path}: the session is closed; open a new one")
 
     def close(self) -> None:
         """Cancels submitted runs that have not begun, waits for running work and frees everything on the GPU. A second

@@ -184,6 +184,13 @@ def _host_array(what: str, view: dlpack.CapsuleView) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(flat, view.shape, [stride * dtype.itemsize for stride in strides])
 
 
+@functools.cache
+def _device_memory() -> tuple[Any, Any]:
+    """The kinds of memory that work on the GPU may read."""
+    kinds = cuda_runtime().cudaMemoryType
+    return kinds.cudaMemoryTypeDevice, kinds.cudaMemoryTypeManaged
+
+
 def _view_cuda_array(what: str, value: Any, device: int, ordered: bool, producers: Producers) -> ArrayView:
     interface = value.__cuda_array_interface__
     shape, address = tuple(interface["shape"]), int(interface["data"][0] or 0)
@@ -193,11 +200,7 @@ def _view_cuda_array(what: str, value: Any, device: int, ordered: bool, producer
         _check_contiguous(what, shape, tuple(stride // dtype.itemsize for stride in strides))
     if address:
         attributes = call("cudaPointerGetAttributes", address)
-        on_device = attributes.type in (
-            cuda_runtime().cudaMemoryType.cudaMemoryTypeDevice,
-            cuda_runtime().cudaMemoryType.cudaMemoryTypeManaged,
-        )
-        if not on_device:
+        if attributes.type not in _device_memory():
             raise EngineError(f"{what}: its __cuda_array_interface__ does not point to device memory")
         _check_device(what, attributes.device, device)
     _wait_for_producer(interface, ordered, producers)

@@ -178,4 +178,4 @@ def test_what_python_adds_to_a_replay(bench: Bench, record_property: object) -> 
         run.run({"x": x}, stream=7)
         copied = microseconds(lambda: run.run({"x": x}, stream=7)) - bare
     print(f"\nPython adds {in_place:.1f} us to a bound replay, {copied:.1f} us to one with copies")
-    assert in_place < LIMIT_US
+    assert max(in_place, copied) < LIMIT_US

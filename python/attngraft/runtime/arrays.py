@@ -45,7 +45,7 @@ def _torch_dtype_name(dtype: object) -> str | None:
     return name if name in dlpack.TYPES else None
 
 
-@dataclass(slots=True, eq=False)  # not frozen, which takes three times as long to make, for each input of each run
+@dataclass(slots=True, eq=False)  # not frozen, which takes four times as long to make, for each input of each run
 class ArrayView:
     """Where an input's data is."""
 

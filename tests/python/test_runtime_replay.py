@@ -128,6 +128,7 @@ def test_a_pool_that_dies_before_its_buffers_is_given_back_with_the_last(bench: 
         ({"x": rows(9)}, "outside the engine's profile"),
         ({"x": rows(2).astype(np.float64)}, "is float64"),
         ({"x": rows(2), "z": rows(2)}, "no such input"),
+        ([rows(2)], "inputs: list has no names; give a dict with x"),
     ],
 )
 def test_refused_inputs_leave_the_graph_alone(bench: Bench, inputs: dict[str, np.ndarray], reason: str) -> None:

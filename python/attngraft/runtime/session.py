@@ -236,7 +236,7 @@ class Session:
 
     def _views(self, inputs: Mapping[str, Any], producers: Producers, ordered: bool) -> dict[str, ArrayView]:
         """The inputs in the engine's order, safe to be read in the stream of `producers`."""
-        if inputs.keys() != self._input_names.keys():
+        if not isinstance(inputs, Mapping) or inputs.keys() != self._input_names.keys():
             check_names(self._specs, inputs)
         device, stream = self._device, producers.stream
         return {name: view_array(name, inputs[name], device, stream, ordered, producers) for name in self._input_names}

@@ -52,9 +52,11 @@ def read_tensors(trt: Any, engine: Any) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-def check_names(specs: tuple[TensorSpec, ...], given: Mapping[str, object]) -> None:
-    """Raises EngineError unless exactly the engine's inputs are given."""
+def check_names(specs: tuple[TensorSpec, ...], given: object) -> None:
+    """Raises EngineError unless exactly the engine's inputs are given, by name."""
     names = [spec.name for spec in specs if spec.is_input]
+    if not isinstance(given, Mapping):
+        raise EngineError(f"inputs: {type(given).__name__} has no names; give a dict with {', '.join(names)}")
     unknown = [name for name in given if name not in names]
     if unknown:
         raise EngineError(f"input {unknown[0]!r}: the engine has no such input; its inputs are {', '.join(names)}")

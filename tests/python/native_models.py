@@ -43,7 +43,7 @@ LOWEST = {"float16": -65504.0, "bfloat16": -3.38e38, "float": float(np.finfo(np.
 @dataclass(frozen=True)
 class Block:
     """chain: from q, k, kt, v to the context c. extra: further inputs, as ONNX text. fused: whether TensorRT-RTX 1.7
-    fuses it as it is (None: it does not build), and after native."""
+    fuses it as it is (None: it does not build), and after native. sequence: a symbol, or a fixed length."""
 
     chain: str
     extra: str = ""
@@ -54,6 +54,7 @@ class Block:
     head_size: int = HEAD_SIZE
     dtype: str = "float16"
     opset: int = 17
+    sequence: str = "S"
     constants: dict[str, object] = field(default_factory=dict)
 
     def model(self) -> ModelProto:
@@ -61,7 +62,7 @@ class Block:
         hidden, kv = HEADS * self.head_size, self.kv_heads * self.head_size
         text = f"""
         <ir_version: 10, opset_import: ["" : {self.opset}]>
-        block ({self.dtype}[B,S,{hidden}] x{self.extra}) => ({self.dtype}[B,S,{hidden}] y)
+        block ({self.dtype}[B,{self.sequence},{hidden}] x{self.extra}) => ({self.dtype}[B,{self.sequence},{hidden}] y)
         {{ {PROJECTIONS} {self.chain} {REST} }}
         """
         model = onnx.parser.parse_model(text)
@@ -124,6 +125,17 @@ BLOCKS = {
     "roots, added lowest, guard": Block(f"{ROOTS} f = Where(keep, zero, lowest) m = Add(t, f) {GUARDED}", FULL),
     "filled -inf": Block(f"{SCALED} m = Where(keep, t, infinite) {SOFTMAX}", PADDING),
     "added input": Block(f"{SCALED} m = Add(t, bias) {SOFTMAX}", ", float16[B,1,S,S] bias"),
+    "stored bias, moved about": Block(
+        f"""{SCALED} rows = Reshape(table, square) upright = Transpose<perm = [2, 0, 1]>(rows)
+        bias = Unsqueeze(upright, first) m = Add(t, bias) {SOFTMAX}""",
+        fused=False,
+        sequence="65",
+        constants={
+            "table": np.random.default_rng(1).standard_normal((65 * 65, HEADS)),
+            "square": np.array([65, 65, HEADS]),
+            "first": np.array([0]),
+        },
+    ),
     "causal": Block(f"{ROOTS} {TRIANGLE} f = Where(above, infinite, zero) m = Add(t, f) {GUARDED}"),
     "causal, scale after": Block(f"{SCALED} {TRIANGLE} f = Where(above, infinite, zero) m = Add(t, f) {SOFTMAX}"),
     "softmax in fp32": Block(

@@ -26,6 +26,7 @@ DECISIONS = {
     "roots, added lowest, guard": ("nan-guard", "fused-as-given"),
     "filled -inf": ("fused-as-given", "infinite-fill"),
     "added input": ("fused-as-given", "fused-as-given"),
+    "stored bias, moved about": ("fused-as-given", "stored-bias"),
     "causal": ("nan-guard", "infinite-fill"),
     "causal, scale after": ("causal-added", "infinite-fill"),
     "softmax in fp32": ("fused-as-given", "fused-as-given"),

@@ -56,7 +56,10 @@ def apply_masks(emit: Emitter, scores: str, site: Site, dtype: int, types: Tenso
     for mask in site.source_masks:
         if stays_added(mask, site):
             for tensor in added_tensors(mask):
-                scores = emit.node("Add", scores, shaped(emit, in_type(emit, tensor, dtype, types, fill), mask))
+                added = shaped(emit, in_type(emit, tensor, dtype, types, fill), mask)
+                if mask.stored:  # TensorRT-RTX 1.7 fuses no table that is only moved about, but what an Identity gives
+                    added = emit.node("Identity", added)
+                scores = emit.node("Add", scores, added)
             continue
         condition = shaped(emit, as_condition(emit, mask.tensors[0], types), mask)
         if mask.fill == -math.inf:

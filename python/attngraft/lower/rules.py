@@ -122,6 +122,11 @@ def _is_for_tensorrt(target: Target | None) -> bool:
     return target is None or target.kind == TENSORRT
 
 
+def _is_for_rtx(target: Target | None) -> bool:
+    """Whether what TensorRT-RTX alone was asked counts."""
+    return target is None or target.kind == RTX
+
+
 def _adds_causality(site: Site) -> bool:
     config = site.config
     causal_alone = config is not None and config.causal != CausalMode.NONE and not config.operands
@@ -276,7 +281,14 @@ RULES: tuple[Rule, ...] = (
         NATIVE,
         "a mask that fills with -inf costs 8 kernels that a finite fill does not",
         BUILD,
-        lambda site, target: _fills_with_infinity(site) and (target is None or target.kind == RTX),
+        lambda site, target: _fills_with_infinity(site) and _is_for_rtx(target),
+    ),
+    Rule(
+        "stored-bias",
+        NATIVE,
+        "a stored position bias that nodes only move about defeats the fusion; behind an Identity it does not",
+        BUILD,
+        lambda site, target: any(mask.stored for mask in site.source_masks) and _is_for_rtx(target),
     ),
     Rule("fused-as-given", FUSED, "TensorRT fuses it as it is", f"{DEVICE}; {BUILD}", lambda site, target: True),
 )

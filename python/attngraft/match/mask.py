@@ -36,6 +36,9 @@ tensors' type: what remains is one constant for all keys. bfloat16's lowest valu
 not."""
 
 
+MOVES = ("Reshape", "Transpose", "Unsqueeze", "Squeeze")
+"""Operators by which a table of positions becomes a bias [1, H, Sq, Sk]."""
+
 _LOWEST_VALUES = {
     TensorProto.FLOAT: float(np.finfo(np.float32).min),
     TensorProto.FLOAT16: float(np.finfo(np.float16).min),
@@ -62,7 +65,8 @@ def added_mask(view: GraphView, node: NodeProto | None, max_fill: float = ABSORB
         return None
     scores = from_scores[0]
     added = node.input[1] if node.input[0] == scores else node.input[0]
-    return MaskedScores(scores, _two_valued(view, added, max_fill) or MaskPart("add", Role.BIAS, (added,)))
+    two_valued = _two_valued(view, added, max_fill)
+    return MaskedScores(scores, two_valued or MaskPart("add", Role.BIAS, (added,), stored=_is_moved_table(view, added)))
 
 
 def where_mask(view: GraphView, node: NodeProto | None) -> MaskedScores | None:
@@ -115,6 +119,14 @@ def holds_mask(view: GraphView, scores: str) -> bool:
         ):
             return True
     return False
+
+
+def _is_moved_table(view: GraphView, name: str) -> bool:
+    """Whether nodes that move data alone, one at least, lead from a stored tensor to this one."""
+    moves = 0
+    while is_standard(view.maker(name), *MOVES):
+        name, moves = view.maker(name).input[0], moves + 1
+    return moves > 0 and view.maker(name) is None and view.is_constant(name)
 
 
 def _two_valued(view: GraphView, added: str, max_fill: float) -> MaskPart | None:

@@ -43,6 +43,7 @@ class MaskPart:
     split_heads
              number of heads H by which the tensor's first dimension is to be split, [B * H, ...] to [B, H, ...], so
              that it broadcasts to the scores; 0: as it is.
+    stored   whether what is added is a stored tensor that is only moved about (reshaped, transposed).
     taken_as_zero_one
              whether the model computes with an integer condition, (1 - mask) * fill, so that this record equals it
              where the condition holds 0 and 1 alone, as tokenizers make it.
@@ -56,6 +57,7 @@ class MaskPart:
     added: str | None = None
     unsqueeze: tuple[int, ...] = ()
     split_heads: int = 0
+    stored: bool = False
     taken_as_zero_one: bool = False
 
     def as_bias(self) -> MaskPart:

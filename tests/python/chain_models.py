@@ -152,6 +152,19 @@ FORMS: dict[str, Form] = {
         scale=0.5,
         empty_rows="uniform",
     ),
+    "mask added before the scale": Form(
+        "s = MatMul(q, kt) m = Add(s, added) t = Mul(m, c) p = Softmax<axis = -1>(t)",
+        inputs=("added",),
+        constants={"c": 0.5},
+        scale=0.5,
+    ),
+    "mask added before the scale, guard": Form(
+        f"s = MatMul(q, kt) a = Where(condition, zero, f) b = Add(s, a) m = Div(b, c) {GUARDED}",
+        inputs=("condition",),
+        constants={"zero": 0.0, "f": MINUS_INFINITY, "c": 8.0},
+        scale=0.125,
+        guard=True,
+    ),
     "mask from an input, then where": Form(
         "s = MatMul(q, kt) b = Add(s, full_added) m = Where(condition, b, f) p = Softmax<axis = -1>(m)",
         inputs=("full_added", "condition"),

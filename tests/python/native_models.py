@@ -138,6 +138,14 @@ BLOCKS = {
     ),
     "causal": Block(f"{ROOTS} {TRIANGLE} f = Where(above, infinite, zero) m = Add(t, f) {GUARDED}"),
     "causal, scale after": Block(f"{SCALED} {TRIANGLE} f = Where(above, infinite, zero) m = Add(t, f) {SOFTMAX}"),
+    "added before the scale, in fp32 products": Block(
+        """q32 = Cast<to = 1>(q) k32 = Cast<to = 1>(kt) s = MatMul(q32, k32) f = Where(keep, zero, lowest)
+        f32 = Cast<to = 1>(f) t = Add(s, f32) m = Mul(t, scale32) r = Softmax<axis = -1>(m) p = Cast<to = 10>(r)
+        c = MatMul(p, v)""",
+        FULL,
+        fused=False,
+        constants={"scale32": np.float32(0.125)},
+    ),
     "softmax in fp32": Block(
         f"{SCALED} {WIDE_SOFTMAX.format(mask='m = Add(wide, bias)')}", ", float[B,1,1,S] bias", constants=F32
     ),

@@ -79,7 +79,9 @@ def test_every_form_of_masking_is_lowered_or_refused_with_its_reason(name: str) 
         if reason is None:
             assert fused_nodes(proved(model)[1])
         else:
-            assert any(part in reason for part in ("read by", "filled with", "another rounding")), reason
+            assert any(part in reason for part in ("read by", "filled with", "another rounding", "before the scale")), (
+                reason
+            )
 
 
 def test_padding_and_causality_are_operands_and_attributes() -> None:

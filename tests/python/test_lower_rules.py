@@ -29,6 +29,7 @@ DECISIONS = {
     "stored bias, moved about": ("fused-as-given", "stored-bias"),
     "causal": ("nan-guard", "infinite-fill"),
     "causal, scale after": ("causal-added", "infinite-fill"),
+    "added before the scale, in fp32 products": ("float32-product", "float32-product"),
     "softmax in fp32": ("fused-as-given", "fused-as-given"),
     "torchscript": ("float32-product", "float32-product"),
     "guard between casts": ("guard-behind-casts", "guard-behind-casts"),
@@ -156,10 +157,11 @@ def test_choices_that_are_refused() -> None:
         choose_lowerings(sites, "best")
     chain = "s = MatMul(q, kt) t = Mul(s, c) d = Add(t, added) e = Mul(d, c) p = Softmax<axis = -1>(e)"
     added = attention(chain, inputs=("added",), constants={"c": 0.5}, dtype="float16")
-    with pytest.raises(RewriteError, match="before the scale; no attention site of this model can take --lower native"):
-        choose_lowerings(match_model(added), "native")
     with pytest.raises(RewriteError, match="before the scale; no attention site of this model .* --lower attention"):
         choose_lowerings(match_model(added), "attention")
+    capped = attention("s = MatMul(q, kt) t = Add(s, added) e = Tanh(t) p = Softmax<axis = -1>(e)", inputs=("added",))
+    with pytest.raises(RewriteError, match="before the softcap; no attention site of this model .* --lower native"):
+        choose_lowerings(match_model(capped), "native")
 
 
 @pytest.mark.parametrize(

@@ -105,13 +105,12 @@ FORMS: dict[str, tuple[ModelProto, str]] = {
         ),
         "masks of transposed scores",
     ),
-    "mask added before the scale": (
+    "mask added before the softcap": (
         attention(
-            "s = MatMul(q, kt) m = Add(s, added) t = Mul(m, c) p = Softmax<axis = -1>(t)",
+            "s = MatMul(q, kt) m = Add(s, added) t = Tanh(m) p = Softmax<axis = -1>(t)",
             inputs=("added",),
-            constants={"c": 0.5},
         ),
-        "a mask is added before the scale",
+        "a mask is added before the softcap",
     ),
     "mask before the softcap": (
         attention(

@@ -57,6 +57,8 @@ def apply_masks(emit: Emitter, scores: str, site: Site, dtype: int, types: Tenso
         if stays_added(mask, site):
             for tensor in added_tensors(mask):
                 added = shaped(emit, in_type(emit, tensor, dtype, types, fill), mask)
+                if mask.factor != 1.0:
+                    added = emit.node("Mul", added, emit.number(mask.factor, dtype))
                 if mask.stored:  # TensorRT-RTX 1.7 fuses no table that is only moved about, but what an Identity gives
                     added = emit.node("Identity", added)
                 scores = emit.node("Add", scores, added)
@@ -99,7 +101,7 @@ def every_row_has_a_key(site: Site) -> bool:
     """Whether it is proved that no row is masked as a whole: what masks is causality from the upper left alone, which
     leaves key 0 to every row. Of several masks the configuration may leave one in the scores, so it proves nothing."""
     config, causal = site.config, (CausalMode.NONE, CausalMode.TOP_LEFT)
-    reads_all = config is not None and len(site.source_masks) <= 1
+    reads_all = config is not None and len(site.source_masks) <= 1 and all(m.factor == 1.0 for m in site.source_masks)
     proved = reads_all and not config.operands and max(config.window_left, config.window_right) < 0
     return proved and config.causal in causal and site.whole.causal in causal
 

@@ -107,8 +107,11 @@ def _through_reshape(view: GraphView, climb: Ascent, node: NodeProto) -> Ascent:
 
 
 def _through_add(view: GraphView, climb: Ascent, masked: MaskedScores) -> Ascent:
-    if climb.factor != 1.0 or climb.softcap:
-        return replace(climb, obstacle="a mask is added before the scale")
+    """What is added before the scale is scaled."""
+    if climb.softcap:
+        return replace(climb, obstacle="a mask is added before the softcap")
+    if climb.factor != 1.0:
+        masked = replace(masked, mask=replace(masked.mask.as_bias(), factor=climb.factor))
     return _with_mask(view, climb, masked)
 
 

@@ -44,6 +44,7 @@ class MaskPart:
              number of heads H by which the tensor's first dimension is to be split, [B * H, ...] to [B, H, ...], so
              that it broadcasts to the scores; 0: as it is.
     stored   whether what is added is a stored tensor that is only moved about (reshaped, transposed).
+    factor   what added tensors are multiplied by, for the model adds them before it scales.
     taken_as_zero_one
              whether the model computes with an integer condition, (1 - mask) * fill, so that this record equals it
              where the condition holds 0 and 1 alone, as tokenizers make it.
@@ -58,6 +59,7 @@ class MaskPart:
     unsqueeze: tuple[int, ...] = ()
     split_heads: int = 0
     stored: bool = False
+    factor: float = 1.0
     taken_as_zero_one: bool = False
 
     def as_bias(self) -> MaskPart:

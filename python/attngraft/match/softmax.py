@@ -113,6 +113,8 @@ def _attention(
     readers = [node for node in view.readers(candidates[-1].tensor) if not is_standard(node, "Shape")]
     if len(readers) > 1:
         return f"the probabilities are read by {len(readers)} nodes"
+    if any(mask.factor != 1.0 for mask in reading.masks):
+        return "a mask is added before the scale"
     operand_rank = known_rank(view, reading.whole.query) or rank
     if isinstance(softmax, str):  # transposed scores are no obstacle here
         masks: MaskReading | str = softmax if reading.masks else MaskReading()

@@ -125,6 +125,12 @@ BLOCKS = {
     "roots, added lowest, guard": Block(f"{ROOTS} f = Where(keep, zero, lowest) m = Add(t, f) {GUARDED}", FULL),
     "filled -inf": Block(f"{SCALED} m = Where(keep, t, infinite) {SOFTMAX}", PADDING),
     "added input": Block(f"{SCALED} m = Add(t, bias) {SOFTMAX}", ", float16[B,1,S,S] bias"),
+    "maximum subtracted": Block(f"{SCALED} h = ReduceMax<axes = [-1]>(t) m = Sub(t, h) {SOFTMAX}", fused=False),
+    "axis of the queries": Block(
+        """qt = Transpose<perm = [0, 1, 3, 2]>(q) s = MatMul(k, qt) t = Mul(s, scale) r = Softmax<axis = -2>(t)
+        p = Transpose<perm = [0, 1, 3, 2]>(r) c = MatMul(p, v)""",
+        fused=False,
+    ),
     "stored bias, moved about": Block(
         f"""{SCALED} rows = Reshape(table, square) upright = Transpose<perm = [2, 0, 1]>(rows)
         bias = Unsqueeze(upright, first) m = Add(t, bias) {SOFTMAX}""",

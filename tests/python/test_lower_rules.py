@@ -26,6 +26,8 @@ DECISIONS = {
     "roots, added lowest, guard": ("nan-guard", "fused-as-given"),
     "filled -inf": ("fused-as-given", "infinite-fill"),
     "added input": ("fused-as-given", "fused-as-given"),
+    "maximum subtracted": ("softmax-detour", "softmax-detour"),
+    "axis of the queries": ("softmax-detour", "softmax-detour"),
     "stored bias, moved about": ("fused-as-given", "stored-bias"),
     "causal": ("nan-guard", "infinite-fill"),
     "causal, scale after": ("causal-added", "infinite-fill"),

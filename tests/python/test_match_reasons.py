@@ -146,6 +146,7 @@ def reasons(found: dict[str, ModelSites]) -> set[str]:
     given = {reason for site in sites for reason in site.lowerings.values() if reason is not None}
     given |= {site.scale.note for site in sites if site.scale.note is not None}
     given |= {phrase for site in sites if site.attention is not None for phrase in site.attention.outside}
+    given |= {site.detour for site in sites if site.detour is not None}
     return given | {other.reason for sites in found.values() for other in sites.others}
 
 

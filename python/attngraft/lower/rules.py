@@ -284,6 +284,13 @@ RULES: tuple[Rule, ...] = (
         lambda site, target: _fills_with_infinity(site) and _is_for_rtx(target),
     ),
     Rule(
+        "softmax-detour",
+        NATIVE,
+        "a softmax over another axis than the last, or of scores less their maximum, is not fused",
+        BUILD,
+        lambda site, target: site.detour is not None,
+    ),
+    Rule(
         "stored-bias",
         NATIVE,
         "a stored position bias that nodes only move about defeats the fusion; behind an Identity it does not",

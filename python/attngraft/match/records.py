@@ -213,6 +213,8 @@ class Site:
     operator        what normalises the scores: "Softmax", "LogSoftmax" (with an Exp behind it), "by hand" (exponentials
                     and their sum), or the fused node's operator, with its domain where that is not ONNX's own
                     ("Attention", "com.microsoft::MultiHeadAttention").
+    detour          how a Softmax node is written otherwise than over the last axis of the scores, in a phrase: over
+                    another axis, or of scores less their maximum; None where it is not.
     widened         whether casts to fp32 around the softmax are absorbed, by the softmax lowering or by `whole`.
     bypasses        scale nodes that go because their factor is in config.scale.
     guard           whether a row without an allowed key gives zeros: an IsNaN -> Where(0), nan_to_num, or a fused node.
@@ -249,6 +251,7 @@ class Site:
     lowerings: Mapping[str, str | None]
     source_masks: tuple[MaskPart, ...] = ()
     whole: WholeSite | None = None
+    detour: str | None = None
     widened: bool = False
     operator: str = "Softmax"
     attention: AttentionForm | None = None

@@ -14,7 +14,7 @@ from attngraft.match.chain import Chain, climb
 from attngraft.match.key_mask import find_key_mask
 from attngraft.match.layout import head_layout
 from attngraft.match.mask import holds_mask
-from attngraft.match.normaliser import Normaliser
+from attngraft.match.normaliser import Normaliser, before_shift
 from attngraft.match.operators import axis_is_last, is_product, is_standard
 from attngraft.match.paths import find_pooling_product, find_product, find_values_product, is_factorised
 from attngraft.match.probabilities import Probabilities, probabilities_behind
@@ -85,6 +85,7 @@ def _site(view: GraphView, normaliser: Normaliser, path: str, product: NodeProto
         lowerings={"keep": None, "softmax": reason, "native": reading.reason, "attention": attention_reason},
         source_masks=reading.masks,
         whole=reading.whole,
+        detour=_detour(view, normaliser, shape),
         widened=reading.widened or chain.widened,
         operator=normaliser.operator,
         attention=attention if attention_reason is None else None,
@@ -192,6 +193,15 @@ def _empty_rows(chain: Chain, normaliser: Normaliser, understood: Understood) ->
     keep = chain.part(Role.KEEP)
     is_finite = chain.floored or (keep is not None and keep.fill != -math.inf)
     return EmptyRows.UNIFORM if is_finite else EmptyRows.ZEROS
+
+
+def _detour(view: GraphView, normaliser: Normaliser, shape: tuple | None) -> str | None:
+    if normaliser.operator != "Softmax":
+        return None
+    if not axis_is_last(normaliser.axis, shape):
+        return f"softmax over axis {normaliser.axis}"
+    is_shifted = before_shift(view, view.maker(normaliser.scores), normaliser.axis) is not None
+    return "softmax of scores less their maximum" if is_shifted else None
 
 
 def _axis_reason(normaliser: Normaliser, shape: tuple | None) -> str | None:

@@ -65,7 +65,7 @@ def refused_lowerings(site: Site) -> dict[str, str]:
 
 def _operator_text(site: Site) -> str:
     """What normalises the scores; nothing for the usual Softmax node."""
-    return {"Softmax": "", "by hand": "softmax by hand"}.get(site.operator, site.operator)
+    return {"Softmax": site.detour or "", "by hand": "softmax by hand"}.get(site.operator, site.operator)
 
 
 def _structure(site: Site) -> list[str]:

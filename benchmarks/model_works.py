@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attngraft.onnx_export import SAMPLES, export_module
+from attngraft.onnx_export import SAMPLES
 from benchmarks.padded_text import padding_mask
 from benchmarks.zoo.weights import restored_copy
 
@@ -52,15 +52,7 @@ def exported(sample: str, dtype: str, attention: str) -> Callable[[Path], Path]:
         made = EXPORTS / f"{sample}-{attention}-{dtype}.onnx"
         if made.exists():
             return restored_copy(made, folder)
-        built = SAMPLES[sample].build(dtype=dtype, attention=attention)
-        return export_module(
-            built.module,
-            built.args,
-            folder / made.name,
-            input_names=built.input_names,
-            output_names=built.output_names,
-            dynamic_axes=built.dynamic_axes,
-        )
+        return SAMPLES[sample].build(dtype=dtype, attention=attention).export(folder / made.name)
 
     return export
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from attngraft.errors import AttngraftError
-from attngraft.onnx_export.exporter import EXPORTERS, export_module
+from attngraft.onnx_export.exporter import EXPORTERS
 from attngraft.onnx_export.samples import ATTENTIONS, DTYPES, SAMPLES
 
 __all__ = ["main"]
@@ -21,17 +21,7 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         sample = SAMPLES[options.sample].build(small=options.small, dtype=options.dtype, attention=options.attention)
-        path = export_module(
-            sample.module,
-            sample.args,
-            options.output,
-            exporter=options.exporter,
-            opset=options.opset,
-            input_names=sample.input_names,
-            output_names=sample.output_names,
-            dynamic_axes=sample.dynamic_axes,
-            check=options.check,
-        )
+        path = sample.export(options.output, exporter=options.exporter, opset=options.opset, check=options.check)
     except AttngraftError as error:
         print(f"attngraft: error: {error}", file=sys.stderr)
         return 1

@@ -7,12 +7,14 @@ axes, ready for `export_module`. Weights are drawn from a fixed seed, so that tw
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attngraft.errors import ModelError
 from attngraft.onnx_export.dependencies import import_for_export
+from attngraft.onnx_export.exporter import export_module
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +50,36 @@ class SampleModel:
     layers: int
     """Transformer layers, which is also the number of attention sites."""
 
+    def export(self, target: str | Path, **options: Any) -> Path:
+        """Writes the ONNX file; options, errors and result as of `export_module`."""
+        return export_module(
+            self.module,
+            self.args,
+            target,
+            input_names=self.input_names,
+            output_names=self.output_names,
+            dynamic_axes=self.dynamic_axes,
+            **options,
+        )
+
+
+def _text(torch: Any, config: Any, _: torch.dtype) -> dict[str, torch.Tensor]:
+    ids = torch.randint(3, config.vocab_size, (EXAMPLE_BATCH, EXAMPLE_SEQUENCE))
+    mask = torch.ones_like(ids)
+    mask[1, -EXAMPLE_PADDING:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _image(torch: Any, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    shape = (EXAMPLE_BATCH, config.num_channels, config.image_size, config.image_size)
+    return {"pixel_values": torch.randn(shape).to(dtype)}
+
+
+def _speech(torch: Any, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Whisper's encoder halves the number of frames."""
+    shape = (EXAMPLE_BATCH, config.num_mel_bins, 2 * config.max_source_positions)
+    return {"input_features": torch.randn(shape).to(dtype)}
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -60,11 +92,11 @@ class Sample:
     description: str
     model: str
     config: str
-    layers_key: str
-    output: str
-    inputs: Callable[[Any, Any, torch.dtype], dict[str, torch.Tensor]]
     small_sizes: Mapping[str, Any]
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    layers_key: str = "num_hidden_layers"
+    output: str = "last_hidden_state"
+    inputs: Callable[[Any, Any, torch.dtype], dict[str, torch.Tensor]] = _text
     part: str = ""
 
     def build(self, *, small: bool = False, dtype: str = "fp32", attention: str = "eager") -> SampleModel:
@@ -98,24 +130,6 @@ class Sample:
         )
 
 
-def _text(torch: Any, config: Any, _: torch.dtype) -> dict[str, torch.Tensor]:
-    ids = torch.randint(3, config.vocab_size, (EXAMPLE_BATCH, EXAMPLE_SEQUENCE))
-    mask = torch.ones_like(ids)
-    mask[1, -EXAMPLE_PADDING:] = 0
-    return {"input_ids": ids, "attention_mask": mask}
-
-
-def _image(torch: Any, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    shape = (EXAMPLE_BATCH, config.num_channels, config.image_size, config.image_size)
-    return {"pixel_values": torch.randn(shape).to(dtype)}
-
-
-def _speech(torch: Any, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Whisper's encoder halves the number of frames."""
-    shape = (EXAMPLE_BATCH, config.num_mel_bins, 2 * config.max_source_positions)
-    return {"input_features": torch.randn(shape).to(dtype)}
-
-
 def _one_output(torch: Any, inner: torch.nn.Module, names: tuple[str, ...], output: str) -> torch.nn.Module:
     """`inner` as a module of positional tensors in, which it calls `names`, and one tensor out: both exporters take
     that."""
@@ -141,15 +155,20 @@ def _one_output(torch: Any, inner: torch.nn.Module, names: tuple[str, ...], outp
 
 _SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
 
+_VIT_BASE = Sample(
+    description="vision transformer, 12 layers, hidden size 768, head size 64, 224x224 in patches of 16",
+    model="ViTModel",
+    config="ViTConfig",
+    inputs=_image,
+    small_sizes={**_SMALL, "image_size": 32, "patch_size": 8},
+)
+
 SAMPLES: Mapping[str, Sample] = MappingProxyType(
     {
         "bert-base": Sample(
             description="encoder, 12 layers, hidden size 768, head size 64, padding mask",
             model="BertModel",
             config="BertConfig",
-            layers_key="num_hidden_layers",
-            output="last_hidden_state",
-            inputs=_text,
             small_sizes={**_SMALL, "vocab_size": 200, "max_position_embeddings": 128},
         ),
         "gpt2": Sample(
@@ -158,7 +177,6 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
             config="GPT2Config",
             layers_key="n_layer",
             output="logits",
-            inputs=_text,
             small_sizes={
                 "n_embd": 64,
                 "n_layer": 2,
@@ -173,9 +191,6 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
             description="decoder, 10 layers, hidden size 2048, 32 heads of 64, 4 of keys and values: 1 GB in fp16",
             model="LlamaModel",
             config="LlamaConfig",
-            layers_key="num_hidden_layers",
-            output="last_hidden_state",
-            inputs=_text,
             small_sizes={**_SMALL, "num_key_value_heads": 1, "vocab_size": 200, "max_position_embeddings": 128},
             sizes={
                 "hidden_size": 2048,
@@ -190,28 +205,13 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
             model="T5EncoderModel",
             config="T5Config",
             layers_key="num_layers",
-            output="last_hidden_state",
-            inputs=_text,
             small_sizes={"d_model": 64, "d_kv": 32, "d_ff": 128, "num_layers": 2, "num_heads": 2, "vocab_size": 200},
             sizes={"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12},
         ),
-        "vit-base": Sample(
-            description="vision transformer, 12 layers, hidden size 768, head size 64, 224x224 in patches of 16",
-            model="ViTModel",
-            config="ViTConfig",
-            layers_key="num_hidden_layers",
-            output="last_hidden_state",
-            inputs=_image,
-            small_sizes={**_SMALL, "image_size": 32, "patch_size": 8},
-        ),
-        "vit-small": Sample(
+        "vit-base": _VIT_BASE,
+        "vit-small": replace(
+            _VIT_BASE,
             description="vision transformer, 12 layers, hidden size 384, head size 64, 224x224 in patches of 16",
-            model="ViTModel",
-            config="ViTConfig",
-            layers_key="num_hidden_layers",
-            output="last_hidden_state",
-            inputs=_image,
-            small_sizes={**_SMALL, "image_size": 32, "patch_size": 8},
             sizes={"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536},
         ),
         "whisper-small-encoder": Sample(
@@ -219,7 +219,6 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
             model="WhisperModel",
             config="WhisperConfig",
             layers_key="encoder_layers",
-            output="last_hidden_state",
             inputs=_speech,
             small_sizes={
                 "d_model": 64,

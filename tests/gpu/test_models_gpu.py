@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 
 from attngraft.engine import ShapeRange, build_engine
-from attngraft.onnx_export import SAMPLES, export_module
+from attngraft.onnx_export import SAMPLES
 from attngraft.rewrite import rewrite_model
 from attngraft.runtime import Session
 from engine_cases import BUILDER_LEVEL
@@ -64,11 +64,7 @@ def build(model: Path, shapes: dict[str, ShapeRange]) -> Path:
 
 
 def export_bert(folder: Path, dtype: str) -> Path:
-    sample = SAMPLES["bert-base"].build(dtype=dtype)
-    return export_module(
-        sample.module, sample.args, folder / f"bert_{dtype}.onnx", input_names=sample.input_names,
-        output_names=sample.output_names, dynamic_axes=sample.dynamic_axes,
-    )  # fmt: skip
+    return SAMPLES["bert-base"].build(dtype=dtype).export(folder / f"bert_{dtype}.onnx")
 
 
 @pytest.fixture(scope="module")

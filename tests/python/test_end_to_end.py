@@ -13,7 +13,7 @@ import torch
 
 from attngraft.engine import ShapeRange, build_engine
 from attngraft.match import match_model
-from attngraft.onnx_export import EXPORTERS, SAMPLES, SampleModel, compare_with_module, export_module
+from attngraft.onnx_export import EXPORTERS, SAMPLES, SampleModel, compare_with_module
 from attngraft.onnx_graph import load_model
 from attngraft.rewrite import rewrite_model
 from attngraft.verify import verify_models
@@ -73,10 +73,7 @@ class Exported:
 
 def export(name: str, folder: Path, exporter: str, attention: str, dtype: str) -> Exported:
     sample = SAMPLES[name].build(small=True, dtype=dtype, attention=attention)
-    path = export_module(
-        sample.module, sample.args, folder / "model.onnx", exporter=exporter, input_names=sample.input_names,
-        output_names=sample.output_names, dynamic_axes=sample.dynamic_axes,
-    )  # fmt: skip
+    path = sample.export(folder / "model.onnx", exporter=exporter)
     return Exported(path, sample, dtype)
 
 

@@ -3,8 +3,9 @@ them, or the plain engine."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,6 +30,8 @@ __all__ = [
     "Run",
     "from_onnx_runtime",
     "from_plain_engine",
+    "plain_outputs",
+    "repeating",
     "with_plain_engine",
 ]
 
@@ -86,14 +89,24 @@ def from_plain_engine(recipe: Recipe, engine: Path, run_engine: Run, why: str) -
     return Reference(run, PLAIN_ENGINE, tuple(cases[0].feeds for cases in drawn), (note,))
 
 
-def with_plain_engine(reference: Reference, engine: Path, run_engine: Run, tf32: bool) -> Reference:
-    """The reference with what the engine of the model as it is tells of TensorRT: how far its arithmetic usually takes
-    it from the reference; and, where that engine is right otherwise, its own results for inputs whose masks leave rows
-    without a key, beside the reference's. TensorRT's fused attention goes its own way in such rows, which a model's
-    users know from their engine or never see."""
-    run = reference.run
+def plain_outputs(reference: Reference, engine: Path, run_engine: Run) -> list[Arrays]:
+    """What an engine gives for the reference's inputs."""
     with run_engine(engine) as compute:
-        outputs = [_comparable(compute(case.inputs.feeds)) for case in run.cases]
+        return [_comparable(compute(case.inputs.feeds)) for case in reference.run.cases]
+
+
+def repeating(outputs: Sequence[Arrays]) -> Run:
+    """Stands for the engine that gave these, for one more look at them in their order."""
+    given = iter(outputs)
+    return lambda _: nullcontext(lambda _: next(given))
+
+
+def with_plain_engine(reference: Reference, outputs: Sequence[Arrays], tf32: bool) -> Reference:
+    """The reference with what the engine of the model as it is, which gave `outputs`, tells of TensorRT: how far its
+    arithmetic usually takes it from the reference; and, where that engine is right otherwise, its own results for
+    inputs whose masks leave rows without a key, beside the reference's. TensorRT's fused attention goes its own way in
+    such rows, which a model's users know from their engine or never see."""
+    run = reference.run
     known = replace(reference, usual=usual_distances(run, outputs, tf32=tf32))
     with_empty = [case.inputs.has_empty_rows or case.inputs.has_early_rows for case in run.cases]
     if not any(with_empty) or _is_right(known, outputs, tf32, [True] * len(outputs)):
@@ -113,10 +126,10 @@ def with_plain_engine(reference: Reference, engine: Path, run_engine: Run, tf32:
 
 def _is_right(reference: Reference, outputs: Sequence[Arrays], tf32: bool, chosen: Sequence[bool]) -> bool:
     """Whether outputs are right for the chosen cases, of which there is one at least."""
-    pairs = [pair for pair, is_chosen in zip(zip(reference.run.cases, outputs), chosen, strict=True) if is_chosen]
-    given = iter([output for _, output in pairs])
-    run = replace(reference.run, cases=tuple(case for case, _ in pairs))
-    return bool(pairs) and compare_outputs(run, lambda _: next(given), tf32=tf32, usual=reference.usual).passed
+    cases = tuple(itertools.compress(reference.run.cases, chosen))
+    given = itertools.compress(outputs, chosen)
+    run = replace(reference.run, cases=cases)
+    return bool(cases) and compare_outputs(run, lambda _: next(given), tf32=tf32, usual=reference.usual).passed
 
 
 def _comparable(outputs: Arrays) -> dict[str, np.ndarray]:

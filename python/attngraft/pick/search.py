@@ -15,6 +15,8 @@ from attngraft.pick.reference import (
     Run,
     from_onnx_runtime,
     from_plain_engine,
+    plain_outputs,
+    repeating,
     with_plain_engine,
 )
 from attngraft.pick.speed import Timer, measure
@@ -126,21 +128,25 @@ class Search:
     def _checked(self, trial: Trial) -> Trial:
         if trial.failure is not None:
             return trial
+        run = self._run
         if trial.name == KEEP:
             try:
-                self._ask_plain_engine(trial.built.engine_path)
+                run = self._ask_plain_engine(trial.built.engine_path)
             except AttngraftError as error:
                 return failed_trial(trial, error, self._folder)
         if self._reference is None:
             return replace(trial, failure=f"nothing to compare it with: {self._no_reference}")
-        return check_trial(self._recipe, trial, self._reference, self._run, self._folder, self._say)
+        return check_trial(self._recipe, trial, self._reference, run, self._folder, self._say)
 
-    def _ask_plain_engine(self, engine: Path) -> None:
-        """What TensorRT makes of the model as it is, beside ONNX Runtime's results or in their place."""
+    def _ask_plain_engine(self, engine: Path) -> Run:
+        """Learns what TensorRT makes of the model as it is, beside ONNX Runtime's results or in their place. Returns
+        what gives that engine's results for its own check."""
         if self._reference is None:
             self._reference = from_plain_engine(self._recipe, engine, self._run, self._no_reference)
-        else:
-            self._reference = with_plain_engine(self._reference, engine, self._run, self._recipe.tf32)
+            return self._run
+        outputs = plain_outputs(self._reference, engine, self._run)
+        self._reference = with_plain_engine(self._reference, outputs, self._recipe.tf32)
+        return repeating(outputs)
 
     def _raise_if_none(self) -> None:
         if any(trial.is_candidate for trial in self.trials):

@@ -44,6 +44,11 @@ class OriginalCase:
         """Whether an output is known in both forms."""
         return all(side is not None and output in side for side in (self.outputs, self.reference))
 
+    def results(self, output: str) -> list[np.ndarray]:
+        """All results that are as good as each other."""
+        sides = (self.outputs, self.reference, self.accepted)
+        return [side[output] for side in sides if side is not None]
+
     def either(self) -> Outputs:
         """The outputs as they are, or else the reference."""
         found = self.outputs if self.outputs is not None else self.reference

@@ -77,7 +77,7 @@ def usual_distances(run: OriginalRun, outputs: Sequence[Arrays], *, tf32: bool =
         shares = []
         for case, actual in zip(run.cases, outputs, strict=True):
             _check_there(value.name, actual)
-            results = [side[value.name] for side in (case.outputs, case.reference) if side is not None]
+            results = case.results(value.name)
             if results[0].shape == np.shape(actual[value.name]) and results[0].size:
                 difference, magnitude, *_ = largest_difference(results, np.asarray(actual[value.name]))
                 shares.append(difference / max(magnitude, 1.0))

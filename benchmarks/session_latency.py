@@ -194,7 +194,7 @@ def _outputs(bare: TimedEngine) -> list[tuple[torch.Tensor, int]]:
 def _interleaved_us(calls: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
     """Wall time of every call, in turns of RUNS, after a warm-up of all of them."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    warm_up(lambda: [call() for call in calls.values()])
+    warm_up(calls.values())
     for _ in range(ROUNDS):
         for name, call in calls.items():
             call()

@@ -30,17 +30,11 @@ def graph_replay_us(candidates: Mapping[str, Callable[[], object]], rounds: int 
     """
     graphs = {name: _capture(call) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
-    warm_up(lambda: _replay_all(graphs))
+    warm_up([*(graph.replay for graph, _ in graphs.values()), torch.cuda.synchronize])
     for _ in range(rounds):
         for name, (graph, repeats) in graphs.items():
             samples[name].append(_elapsed_us(graph.replay) / repeats)
     return {name: median(values) for name, values in samples.items()}
-
-
-def _replay_all(graphs: Mapping[str, tuple[torch.cuda.CUDAGraph, int]]) -> None:
-    for graph, _ in graphs.values():
-        graph.replay()
-    torch.cuda.synchronize()
 
 
 def _capture(call: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, int]:

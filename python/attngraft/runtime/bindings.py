@@ -84,14 +84,15 @@ class Bindings:
         self._staged: Event | None = None
         """Behind the last copies from staging memory, while they may be under way."""
         self._event = Event()
-        self.layout: Layout | None = None
-        """What the buffers have room for now and are shaped as; None after an error."""
+        self._layout: Layout | None = None
         self.generation = 0
         """Raised whenever a buffer moves."""
 
     def take(self, layout: Layout) -> frozenset[int]:
         """Makes room for these shapes; returns the addresses where buffers no longer are. No buffer shrinks."""
-        self.layout = None
+        if layout is self._layout:
+            return frozenset()
+        self._layout = None
         gone = frozenset(
             slot.address for slot, nbytes in zip(self._slots, layout.nbytes) if slot.buffer.nbytes < nbytes
         )
@@ -104,7 +105,7 @@ class Bindings:
                 slot.buffer = self._larger(slot.buffer.nbytes, nbytes)
         for place in layout.unknown:
             self.output_memory(self._slots[place].spec.name)
-        self.layout = layout
+        self._layout = layout
         return gone
 
     def _larger(self, held: int, needed: int) -> DeviceBuffer:

@@ -6,6 +6,7 @@ run without it, and their sum is more than such a run takes. What it is good for
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,7 @@ def _told_layers(timed: TimedEngine) -> tuple[dict[str, EngineLayer], str]:
 
 
 def _profile(timed: TimedEngine, runs: int) -> list[Run]:
-    warm_up(lambda: _run(timed))
+    warm_up([functools.partial(_run, timed)])
     reported: Run = {}
     timed.context.profiler = _make_profiler(timed.tensorrt, reported)  # TensorRT's binding keeps it alive
     samples = []

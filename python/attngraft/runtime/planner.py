@@ -76,8 +76,7 @@ class Planner:
         plan = self._plans.get(signature)
         if plan is None:
             plan = self._new_plan(views)
-        if plan.layout is not self._bindings.layout:
-            self._make_room(plan.layout)
+        self._make_room(plan.layout)
         if plan.generation != self._bindings.generation:
             plan = self._place(plan)
             if len(self._plans) >= KEPT_PLANS:

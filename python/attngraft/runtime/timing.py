@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def time_opened(
     turns = _prepare(opened, inputs, modes)
     samples: list[list[tuple[float, ...]]] = [[] for _ in turns]
     with no_garbage_collection():
-        warm_up(lambda: _run_each(turns))
+        warm_up([functools.partial(timed.run, mode) for timed, mode in turns])
         for _ in _rounds(rounds, seconds, progress):
             for taken, (timed, mode) in zip(samples, turns):
                 for _ in range(WARM_UP_RUNS):
@@ -119,16 +120,12 @@ def _prepare(opened: Sequence[TimedEngine], inputs: Mapping[str, np.ndarray], mo
     return [(timed, mode) for timed in opened for mode in modes]
 
 
-def _run_each(turns: Sequence[Turn]) -> None:
-    for timed, mode in turns:
-        timed.run(mode)
-
-
-def warm_up(call: Callable[[], object]) -> None:
-    """Calls until WARM_UP_S have gone by."""
+def warm_up(calls: Collection[Callable[[], object]]) -> None:
+    """Makes all calls, again and again, until WARM_UP_S have gone by."""
     begin = time.monotonic()
     while time.monotonic() - begin < WARM_UP_S:
-        call()
+        for call in calls:
+            call()
 
 
 def _rounds(rounds: int, seconds: float | None, progress: Progress | None) -> Iterator[int]:

@@ -61,16 +61,19 @@ def write_counts(name: str, sections: Mapping[str, Iterable[CountRow]], packages
 
 
 def write_results(name: str, rows: Iterable[Row]) -> Path:
-    """Writes results/NAME.json. Other works measured before in the same environment stay in it, with their commit."""
+    """Writes results/NAME.json. Other works measured before in the same environment stay in it, with their commit;
+    those of another environment are left out, which is said."""
     path = RESULTS / f"{name}.json"
     environment = _environment()
     fresh = [_dated(asdict(row), environment) for row in rows]
     measured = {(row["work"], row["dtype"]) for row in fresh}
-    kept = []
-    if path.exists():
-        earlier = json.loads(path.read_text())
-        if all(earlier.get(key) == environment[key] for key in ENVIRONMENT_KEYS):
-            kept = [_dated(row, earlier) for row in earlier["rows"] if (row["work"], row["dtype"]) not in measured]
+    earlier = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    kept = [_dated(row, earlier) for row in earlier["rows"] if (row["work"], row["dtype"]) not in measured]
+    others = [key for key in ENVIRONMENT_KEYS if earlier.get(key) != environment[key]]
+    if kept and others:
+        changes = ", ".join(f"{key} {earlier.get(key)} is now {environment[key]}" for key in others)
+        print(f"{path}: {len(kept)} works measured before are left out: {changes}", file=sys.stderr)
+        kept = []
     return _write(path, {**environment, "rows": kept + fresh})
 
 
@@ -129,11 +132,9 @@ def _package_version(package: str) -> str | None:
 
 
 def _tensorrt_version() -> str | None:
-    try:
-        import tensorrt
-    except ImportError:
-        return None
-    return tensorrt.__version__
+    """Of the TensorRT that this run used: figures of kernels alone are the same whether one is installed or not."""
+    tensorrt = sys.modules.get("tensorrt")
+    return None if tensorrt is None else tensorrt.__version__
 
 
 def _first_line(*command: str) -> str | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,7 +27,7 @@ from benchmarks.attention_blocks import BLOCKS
 from benchmarks.engine_forms import OURS, PLAIN, MeasuredModel, build_forms, rewritten, time_forms
 from benchmarks.model_works import WORKS, Work
 from benchmarks.results_file import Row, write_results
-from benchmarks.work_options import UNKNOWN_OPERATIONS, add_work_options
+from benchmarks.work_options import UNKNOWN_OPERATIONS, add_work_options, each_chosen_work
 from benchmarks.zoo.weights import restored_copy
 
 __all__ = ["main"]
@@ -39,23 +38,17 @@ LOWERINGS = {NATIVE: "native", OURS: "attention"}
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    works = {key: make for key, make in _works(options).items() if options.only.search(key)}
-    if options.list or not works:
-        print("\n".join(works) or f"no work is named like {options.only.pattern!r}")
-        return 0 if works else 1
-    deadline = time.monotonic() + options.time_limit
-    for key, make in works.items():
-        if time.monotonic() > deadline:
-            print(f"time is up before {key}; --only picks what is left", file=sys.stderr)
-            break
-        with tempfile.TemporaryDirectory() as folder:
-            if options.check:
-                print(f"{key}: {check(make(), Path(folder))}", flush=True)
-                continue
-            row = measure(make(), Path(folder), options.timing_cache)
-            print(describe(row), flush=True)
-            print(write_results("attention-in-tensorrt", [row]), flush=True)
-    return 0
+    return each_chosen_work(options, _works(options), functools.partial(_work, options=options))
+
+
+def _work(key: str, make: Callable[[], Work], folder: Path, *, options: argparse.Namespace) -> None:
+    """Measures one work and writes its row, or only checks that it can be measured."""
+    if options.check:
+        print(f"{key}: {check(make(), folder)}", flush=True)
+        return
+    row = measure(make(), folder, options.timing_cache)
+    print(describe(row), flush=True)
+    print(write_results("attention-in-tensorrt", [row]), flush=True)
 
 
 def measure(work: Work, folder: Path, cache: Path) -> Row:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 import onnx
 
 from attngraft.engine import ShapeRange, profiles_of_options
-from attngraft.errors import AttngraftError, RewriteError
+from attngraft.errors import RewriteError
 from attngraft.onnx_graph import load_model
 from attngraft.pick import PickResult, Recipe, make_recipe, pick_fastest
 from attngraft.pick.candidates import KEEP, UNIFORM, graph_digest, plan_uniform, site_classes
@@ -30,7 +28,7 @@ from attngraft.verify.widen import narrowest_type
 from benchmarks import model_works, native_works
 from benchmarks.results_file import PLAIN, Row, write_results
 from benchmarks.timing import matrix_rate
-from benchmarks.work_options import UNKNOWN_OPERATIONS, add_work_options
+from benchmarks.work_options import UNKNOWN_OPERATIONS, add_work_options, each_chosen_work
 from benchmarks.zoo.weights import restored_copy
 
 __all__ = ["main"]
@@ -53,26 +51,10 @@ class Work:
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    works = {key: work for key, work in _works(options).items() if options.only.search(key)}
-    if options.list or not works:
-        print("\n".join(works) or f"no work is named like {options.only.pattern!r}")
-        return 0 if works else 1
-    deadline = time.monotonic() + options.time_limit
-    failed = 0
-    for key, work in works.items():
-        if time.monotonic() > deadline:
-            print(f"time is up before {key}; --only picks what is left", file=sys.stderr)
-            break
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                _work(key, work, Path(folder), options)
-            except AttngraftError as error:
-                print(f"{key}: {error}", file=sys.stderr, flush=True)
-                failed += 1
-    return 1 if failed else 0
+    return each_chosen_work(options, _works(options), functools.partial(_work, options=options))
 
 
-def _work(key: str, work: Work, folder: Path, options: argparse.Namespace) -> None:
+def _work(key: str, work: Work, folder: Path, *, options: argparse.Namespace) -> None:
     """Measures one work and writes its row, or only checks that it can be measured."""
     model = work.model(folder)
     recipe = make_recipe(

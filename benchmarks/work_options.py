@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+from attngraft.errors import AttngraftError
 from benchmarks.zoo.arguments import pattern
 
-__all__ = ["UNKNOWN_OPERATIONS", "add_work_options"]
+__all__ = ["UNKNOWN_OPERATIONS", "add_work_options", "each_chosen_work"]
+
+Work = TypeVar("Work")
 
 UNKNOWN_OPERATIONS = 0.0
 """Of a model that --model names: its limit is not known, and is left out of the table."""
@@ -31,3 +39,27 @@ def add_work_options(
                         help="start no further work after so long")  # fmt: skip
     parser.add_argument("--timing-cache", type=Path, default=Path(timing_cache[0]), metavar="FILE",
                         help=f"{timing_cache[1]}; kept for the next run")  # fmt: skip
+
+
+def each_chosen_work(
+    options: argparse.Namespace, works: Mapping[str, Work], measure: Callable[[str, Work, Path], None]
+) -> int:
+    """Measures the works that `options` choose, each in a folder of its own, or lists them. One that fails is told and
+    does not stop the others. Returns the script's exit status."""
+    chosen = {key: work for key, work in works.items() if options.only.search(key)}
+    if options.list or not chosen:
+        print("\n".join(chosen) or f"no work is named like {options.only.pattern!r}")
+        return 0 if chosen else 1
+    deadline = time.monotonic() + options.time_limit
+    failed = 0
+    for key, work in chosen.items():
+        if time.monotonic() > deadline:
+            print(f"time is up before {key}; --only picks what is left", file=sys.stderr)
+            break
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                measure(key, work, Path(folder))
+            except AttngraftError as error:
+                print(f"{key}: {error}", file=sys.stderr, flush=True)
+                failed += 1
+    return 1 if failed else 0

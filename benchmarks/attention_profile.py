@@ -17,6 +17,9 @@ PROFILED = (
     "B1 H8 S4096 d64 causal float16",
     "B1 H8 S4096 d64 softcap float16",
     "B4 H16 S4096 d128 float16",
+    "B4 H16 S4096 d128 causal float16",
+    "B8 H12 S197 d64 float16",
+    "B8 H12 S384 d64 bias float16",
     "B1 H32 1x4096 d128 float16",
 )
 

@@ -90,6 +90,7 @@ WORKS = (
     Work(8, 12, 384, 384, 64, bias="bias"),
     Work(8, 12, 384, 384, 64, bias="shared-bias"),
     Work(8, 12, 197, 197, 64, bias="shared-bias"),
+    Work(2, 12, 2048, 2048, 64, bias="shared-bias"),
     Work(1, 8, 4096, 4096, 64),
     Work(1, 8, 4096, 4096, 64, causal=True),
     Work(1, 8, 4096, 4096, 64, softcap=SOFTCAP),

@@ -19,6 +19,7 @@ struct AttentionWork
     int elementBytes{2};
     int sharedBytes{kSharedBytesAnywhere}; //!< that a block of the device can have
     bool isCausal{false};
+    bool hasBias{false};
     bool hasWarpgroups{false}; //!< compute capability 9.0, kernels compiled for it, tensors of whole vectors
     bool isExact{false};       //!< fp32 with products in fp32
 };
@@ -137,8 +138,11 @@ constexpr int rankOfWarpgroups(AttentionTile const& tile, AttentionWork const& w
     {
         return rankOfSpecialised(tile, work);
     }
-    bool const wantsManyKeys = work.isCausal && work.keys >= kManyKeys / 2;
-    bool const wantsOverlap = work.isCausal || work.keys <= kManyKeys / 4;
+    bool const isShort = work.keys <= kManyKeys / 4;
+    // A bias is waited for once a tile.
+    bool const fetchesMuch = work.hasBias && !isShort;
+    bool const wantsManyKeys = fetchesMuch || (work.isCausal && work.keys >= kManyKeys / 2);
+    bool const wantsOverlap = !fetchesMuch && (work.isCausal || isShort);
     return (wantsManyKeys == (tile.keys == 128) ? 1 : 0) + (wantsOverlap == (tile.stages > 2) ? 1 : 0);
 }
 
@@ -211,6 +215,12 @@ constexpr AttentionWork onWarpgroups(AttentionWork work, int64_t blocksOfOneRow)
     return work;
 }
 
+constexpr AttentionWork withBias(AttentionWork work)
+{
+    work.hasBias = true;
+    return work;
+}
+
 constexpr AttentionWork exactly(AttentionWork work)
 {
     work.isExact = true;
@@ -220,6 +230,8 @@ constexpr AttentionWork exactly(AttentionWork work)
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64), 96)) == 18, "BERT-base");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64, true), 96)) == 19, "GPT-2");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(197, 197, 64), 96)) == 19, "ViT");
+static_assert(chooseAttentionTile(withBias(onWarpgroups(exampleWork(384, 384, 64), 96))) == 20, "T5");
+static_assert(chooseAttentionTile(withBias(onWarpgroups(exampleWork(197, 197, 64), 96))) == 19, "BEiT");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1000, 1000, 64, true), 16)) == 21, "causal");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64), 8)) == 23, "long");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64, true), 8)) == 22, "long and causal");

@@ -58,6 +58,12 @@ cudaError_t runTile(AttentionPlan const& plan, Launch const& launch)
     {
     case AttentionMask::kInterval: return runCapped<Tile, AttentionMask::kInterval>(plan, launch);
     case AttentionMask::kKeyBits: return runCapped<Tile, AttentionMask::kKeyBits>(plan, launch);
+    case AttentionMask::kBias:
+        if constexpr (Tile::kTile.fetchesBias())
+        {
+            return launch.template run<Tile, AttentionMask::kBias, false, true>(plan);
+        }
+        return cudaErrorInvalidValue;
     case AttentionMask::kAny: return launch.template run<Tile, AttentionMask::kAny, false, true>(plan);
     }
     return cudaErrorInvalidValue;

@@ -117,7 +117,7 @@ private:
         {
             warp.scaleContext(shrink);
         }
-        warp.template multiplyValues<kMask == AttentionMask::kAny>(valueTiles + stage * Work::kValueStageBytes, factor);
+        warp.template multiplyValues<kScalesScores<kMask>>(valueTiles + stage * Work::kValueStageBytes, factor);
         warp.setBounds(factor);
     }
 

@@ -1,36 +1,13 @@
 // The mask of a tile of scores: intervals of keys by row, bits of scanned keys, bias and keep element by element.
 #pragma once
 
+#include "attention_bias.cuh"
 #include "attention_keys.cuh"
 
-#include <cstring>
 #include <type_traits>
 
 namespace attngraft
 {
-
-//! Two neighbouring elements.
-template <typename T>
-struct alignas(2 * sizeof(T)) Pair
-{
-    T values[2];
-
-    ATTNGRAFT_DEVICE float asFloat(int i) const
-    {
-        return static_cast<float>(values[i]);
-    }
-};
-
-//! `from` is aligned to two elements.
-template <typename T>
-ATTNGRAFT_DEVICE Pair<T> loadPair(T const* from)
-{
-    using Word = std::conditional_t<sizeof(T) == 4, uint64_t, uint32_t>;
-    Word const word = *reinterpret_cast<Word const*>(from);
-    Pair<T> pair;
-    memcpy(&pair, &word, sizeof(pair));
-    return pair;
-}
 
 //! What masks the rows of one warp. A thread has, of each 16-row slice, the rows lane / 4 and 8 below it.
 template <typename T, typename Tile, AttentionMask kMask, bool kMayCap>
@@ -38,15 +15,18 @@ struct WarpMask
 {
     using Place = BlockPlace<Tile::kPacks>;
     static constexpr int kSlices = Tile::kSlices;
+    static constexpr int kPairs = Tile::kKeys / 8; //!< of a row of a tile, in each thread
 
     int firstCovered; //!< the keys that all rows of the warp may attend to, as far as intervals go
     int endCovered;
     int64_t biasRow[kSlices][2];
     int64_t keepRow[kSlices][2];
+    //! kBias: of the tile that is masked next.
+    Pair<T> biases[kSlices][2][kMask == AttentionMask::kBias ? kPairs : 1];
 
     ATTNGRAFT_DEVICE void locate(AttentionPlan const& plan, Place const& place, int firstRow, MaskPass pass)
     {
-        if constexpr (kMask == AttentionMask::kAny)
+        if constexpr (kScalesScores<kMask>)
         {
 #pragma unroll
             for (int m = 0; m < kSlices; ++m)
@@ -67,6 +47,24 @@ struct WarpMask
             pass);
     }
 
+    //! Starts to read the bias of the keys from `firstKey`: it comes while the scores are waited for and computed.
+    ATTNGRAFT_DEVICE void fetch(AttentionPlan const& plan, int firstKey)
+    {
+        if constexpr (kMask == AttentionMask::kBias)
+        {
+            auto const* const bias = static_cast<T const*>(plan.bias.data) + firstKey + laneOfThread() % 4 * 2;
+#pragma unroll
+            for (int m = 0; m < kSlices; ++m)
+            {
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                {
+                    loadPairs(bias + biasRow[m][half], plan.keys - firstKey, biases[m][half]);
+                }
+            }
+        }
+    }
+
     //! Masks the scores against the keys from `firstKey`. `s` becomes -inf where a key is not allowed; else, where
     //! there is a bias or a softcap, it becomes what the contract calls s_ij.
     ATTNGRAFT_DEVICE void apply(AttentionPlan const& plan, Place const& place, KeyBits const& bits, int firstRow,
@@ -79,6 +77,10 @@ struct WarpMask
         if constexpr (kMask == AttentionMask::kAny)
         {
             addTensors(plan, firstKey, pass, scores);
+        }
+        if constexpr (kMask == AttentionMask::kBias)
+        {
+            addFetched(plan.scoreMap.slope(), scores);
         }
         if constexpr (kMask == AttentionMask::kKeyBits)
         {
@@ -266,8 +268,7 @@ private:
             });
             return;
         }
-        constexpr int kPairs = Tile::kKeys / 8;
-        int const pair = firstKey + laneOfThread() % 4 * 2;
+        int const firstPair = firstKey + laneOfThread() % 4 * 2;
 #pragma unroll
         for (int m = 0; m < kSlices; ++m)
         {
@@ -275,23 +276,22 @@ private:
             for (int half = 0; half < 2; ++half)
             {
                 // All loads of a row before its first use, so that they wait together.
-                Bias const* const row = bias + biasRow[m][half] + pair;
                 Pair<Bias> pairs[kPairs];
+                loadPairs(bias + biasRow[m][half] + firstPair, plan.keys - firstKey, pairs);
+                addPairs(slope, pairs, half, scores[m]);
+            }
+        }
+    }
+
+    ATTNGRAFT_DEVICE void addFetched(float slope, float (&scores)[kSlices][Tile::kKeys / 8][4]) const
+    {
 #pragma unroll
-                for (int n = 0; n < kPairs; ++n)
-                {
-                    pairs[n] = pair + 8 * n < plan.keys ? loadPair(row + 8 * n) : Pair<Bias>{};
-                }
+        for (int m = 0; m < kSlices; ++m)
+        {
 #pragma unroll
-                for (int n = 0; n < kPairs; ++n)
-                {
-#pragma unroll
-                    for (int i = 0; i < 2; ++i)
-                    {
-                        float& s = scores[m][n][2 * half + i];
-                        s = fmaf(s, slope, pairs[n].asFloat(i));
-                    }
-                }
+            for (int half = 0; half < 2; ++half)
+            {
+                addPairs(slope, biases[m][half], half, scores[m]);
             }
         }
     }

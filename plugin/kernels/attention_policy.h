@@ -17,8 +17,13 @@ enum class AttentionMask : int32_t
 {
     kInterval, //!< nothing
     kKeyBits,  //!< `keep` that is the same for all queries: one bit a key, scanned before the keys are loaded
+    kBias,     //!< `bias` of the scores' type, two keys at a time: for warp groups
     kAny,      //!< `bias`, and `keep` element by element
 };
+
+//! Whether masked scores are what the contract calls s_ij. Else their scale is part of the exponentials.
+template <AttentionMask mask>
+constexpr bool kScalesScores = mask == AttentionMask::kBias || mask == AttentionMask::kAny;
 
 //! Keys whose bits a block holds in shared memory, one a key.
 constexpr int kMaxScannedKeys = 65536;
@@ -55,6 +60,12 @@ struct AttentionTile
     constexpr bool isWarpgroupFloat() const
     {
         return heldChunks > 0;
+    }
+
+    //! Whether there are kernels that read a bias ahead of the scores, which takes registers.
+    constexpr bool fetchesBias() const
+    {
+        return engine != AttentionEngine::kWarps && !isWarpgroupFloat();
     }
 
     //! Whether exponentials are multiplied with the values where they are, before the next scores: where the threads

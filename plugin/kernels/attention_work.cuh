@@ -48,7 +48,7 @@ struct BlockWork
     //! What the scores, as they are after the mask, are multiplied with to be the contract's s_ij.
     ATTNGRAFT_DEVICE float unit() const
     {
-        bool const isScaled = kMask == AttentionMask::kAny || pass == MaskPass::kUniform;
+        bool const isScaled = kScalesScores<kMask> || pass == MaskPass::kUniform;
         return isScaled ? 1.F : plan.scoreMap.slope();
     }
 

@@ -147,6 +147,7 @@ AttentionWork workOf(FusedAttentionParams const& params, bool isVectorwise)
     work.sharedBytes = device.sharedBytes - bits;
     work.hasWarpgroups = device.hasWarpgroups && isVectorwise;
     work.isCausal = params.causal != Causal::kNone;
+    work.hasBias = params.bias.data != nullptr;
     work.isExact = params.isExact;
     return work;
 }
@@ -229,6 +230,13 @@ bool hasPointers(FusedAttentionParams const& params)
         && isAligned(params.context.data, size);
 }
 
+//! Whether there is nothing to read but a bias of the scores' type, two keys at a time.
+bool isOfBiasAlone(AttentionPlan const& plan)
+{
+    bool const isOfType = plan.biasIsFloat32 == (plan.type == DataType::kFloat32);
+    return plan.isBiasPaired && isOfType && plan.keep.data == nullptr && !plan.scoreMap.isCapped();
+}
+
 cudaError_t launchOfType(AttentionPlan const& plan, bool usesWarpgroups, cudaStream_t stream)
 {
 #if ATTNGRAFT_WARPGROUPS
@@ -305,13 +313,17 @@ bool makeAttentionPlan(FusedAttentionParams const& params, AttentionPlan& plan)
     plan.interval = intervalMask(params, params.queries, params.keys);
     plan.scoreMap = ScoreMap{params.scale, params.softcap};
     plan.emptyRows = params.emptyRows;
-    plan.mask = plan.isVectorwise ? maskOf(params) : AttentionMask::kAny;
     plan.bias = params.bias;
     plan.biasIsFloat32 = params.biasIsFloat32 || params.type == DataType::kFloat32;
     size_t const biasBytes = elementSize(plan.biasIsFloat32 ? DataType::kFloat32 : params.type);
     plan.isBiasPaired = hasKeysInPairs(params.bias, kScoreDims - 1, params.keys, biasBytes);
     plan.keep = params.keep;
     plan.keepType = params.keepType;
+    plan.mask = plan.isVectorwise ? maskOf(params) : AttentionMask::kAny;
+    if (plan.mask == AttentionMask::kAny && isOfBiasAlone(plan) && kAttentionTiles[plan.variant - 1].fetchesBias())
+    {
+        plan.mask = AttentionMask::kBias;
+    }
     planSplits(params, work, plan);
     return true;
 }

@@ -140,6 +140,7 @@ private:
             float const factor = this->factor();
             for (; key < range.end; key = this->nextTile(key + Tile::kKeys))
             {
+                mask.fetch(plan, key);
                 waitForTile(key);
                 rows.multiplyKeys(queryTile, warpgroup(), keyTile(next.stage));
                 if (this->weigh(key, firstRow(), factor, rows, mask, shrink))
@@ -164,6 +165,7 @@ private:
         int const warpgroup = this->warpgroup();
         typename Rows::Shrink shrink;
         float const factor = this->factor();
+        mask.fetch(plan, key);
         waitForTile(key);
         rows.multiplyKeys(queryTile, warpgroup, keyTile(next.stage));
         this->weigh(key, firstRow(), factor, rows, mask, shrink);
@@ -172,6 +174,7 @@ private:
         next.advance();
         for (key = this->nextTile(key + Tile::kKeys); key < range.end; key = this->nextTile(key + Tile::kKeys))
         {
+            mask.fetch(plan, key);
             waitForTile(key);
             pinRegisters(rows.scores[0]);
             pinRegisters(rows.context[0]);

@@ -183,7 +183,7 @@ private:
     }
 
     //! The same. A tile's scores are computed while the context takes up the tile before it.
-    ATTNGRAFT_DEVICE int attend(int warpgroup, Place& keys, Place& values, Rows& rows, Mask const& mask)
+    ATTNGRAFT_DEVICE int attend(int warpgroup, Place& keys, Place& values, Rows& rows, Mask& mask)
     {
         int const firstRow = warpOfThread() * Tile::kRowsPerWarp;
         int key = this->firstTile();
@@ -196,6 +196,7 @@ private:
             }
             typename Rows::Shrink shrink;
             float const factor = this->factor();
+            mask.fetch(plan, key);
             waitForPhase(fullKeys(keys.stage), keys.parity);
             waitForTurn(warpgroup);
             pinRegisters(rows.scores[0]);
@@ -210,6 +211,7 @@ private:
             rows.packWeights();
             for (key = this->nextTile(key + Tile::kKeys); key < end; key = this->nextTile(key + Tile::kKeys))
             {
+                mask.fetch(plan, key);
                 waitForPhase(fullKeys(keys.stage), keys.parity);
                 waitForPhase(fullValues(values.stage), values.parity);
                 waitForTurn(warpgroup);

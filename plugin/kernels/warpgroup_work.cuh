@@ -119,7 +119,7 @@ struct WarpgroupWork : BlockWork<typename Math::Element, Tile, kMask, true>
     {
         mask.apply(plan, place, this->bits, firstRow, key, pass, rows.scores);
         bool const isRaised = rows.raiseReferences(factor, shrink);
-        rows.template exponentiate<kMask == AttentionMask::kAny>(factor);
+        rows.template exponentiate<kScalesScores<kMask>>(factor);
         rows.setBounds(factor);
         return isRaised;
     }

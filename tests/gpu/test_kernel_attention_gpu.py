@@ -52,7 +52,7 @@ def test_random_sizes_layouts_and_masks(first: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_variant_under_every_mask_twice_bit_for_bit(dtype: str, size: int) -> None:
     plain = normal_case(dtype, size=size)
-    for config, operands in mask_mixes(*plain.scores_shape(), size).values():
+    for config, operands in mask_mixes(plain).values():
         for exact in (0, 1) if dtype == "float32" else (0,):
             case = replace(plain, config=replace(config, exact=exact), operands=operands)
             found = variants_of_case(case)

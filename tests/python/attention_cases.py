@@ -178,8 +178,10 @@ def normal_case(
     return AttentionCase(q, k, v, config or FusedAttention(scale=size**-0.5), operands or {})
 
 
-def mask_mixes(batch: int, heads: int, queries: int, keys: int, size: int) -> dict[str, tuple[FusedAttention, dict]]:
-    """A configuration and its operands for each kind of mask that a kernel is compiled for."""
+def mask_mixes(case: AttentionCase) -> dict[str, tuple[FusedAttention, dict]]:
+    """A configuration and its operands for each kind of mask that a kernel is compiled for, of the case's sizes."""
+    batch, heads, queries, keys = case.scores_shape()
+    size = case.q.shape[-1]
     rng = np.random.default_rng(5)
     keep = rng.random((batch, 1, 1, keys)) < 0.6
     lengths = rng.integers(1, keys + 1, batch).astype(np.int32)
@@ -194,6 +196,10 @@ def mask_mixes(batch: int, heads: int, queries: int, keys: int, size: int) -> di
         "lengths": (FusedAttention((Role.KV_LENGTHS,), scale), {Role.KV_LENGTHS: lengths}),
         "keep": (FusedAttention((Role.KEEP,), scale, empty_rows=EmptyRows.UNIFORM), {Role.KEEP: keep}),
         "keep, softcap": (FusedAttention((Role.KEEP,), scale, softcap=2.0), {Role.KEEP: keep}),
+        "bias": (
+            FusedAttention((Role.BIAS, Role.KV_LENGTHS), scale, empty_rows=EmptyRows.UNMASKED),
+            {Role.BIAS: bias.astype(case.q.dtype), Role.KV_LENGTHS: lengths},
+        ),
         "bias and keep": (
             FusedAttention((Role.BIAS, Role.KEEP), scale, empty_rows=EmptyRows.UNMASKED),
             {Role.BIAS: bias, Role.KEEP: each},

@@ -95,7 +95,7 @@ def test_random_sizes_layouts_and_masks_in_tf32(first: int) -> None:
 @pytest.mark.parametrize(("dtype", "size"), [*TILE_HEADS, *(("bfloat16", size) for size in (64, 128, 256, 320))])
 def test_every_variant_under_every_mask(dtype: str, size: int) -> None:
     plain = small_case(dtype, size=size)
-    for config, operands in mask_mixes(*plain.scores_shape(), size).values():
+    for config, operands in mask_mixes(plain).values():
         check_every_variant(replace(plain, config=config, operands=operands))
 
 

@@ -108,7 +108,7 @@ constexpr int rankOfSpecialised(AttentionTile const& tile, AttentionWork const& 
     {
         return tile.rows <= 128 ? 1 : fills ? 2 : 0;
     }
-    bool const isLong = fills && work.rows >= kManyRows && work.keys >= kManyKeys;
+    bool const isLong = fills && work.rows >= kManyRows && work.keys >= kManyKeys && !work.hasBias;
     bool const isForCausal = tile.keys == 128;
     return isLong && isForCausal == work.isCausal ? 3 : 0;
 }
@@ -231,6 +231,7 @@ static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64), 96)) =
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(384, 384, 64, true), 96)) == 19, "GPT-2");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(197, 197, 64), 96)) == 19, "ViT");
 static_assert(chooseAttentionTile(withBias(onWarpgroups(exampleWork(384, 384, 64), 96))) == 20, "T5");
+static_assert(chooseAttentionTile(withBias(onWarpgroups(exampleWork(2048, 2048, 64), 24))) == 20, "long, with a bias");
 static_assert(chooseAttentionTile(withBias(onWarpgroups(exampleWork(197, 197, 64), 96))) == 19, "BEiT");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(1000, 1000, 64, true), 16)) == 21, "causal");
 static_assert(chooseAttentionTile(onWarpgroups(exampleWork(4096, 4096, 64), 8)) == 23, "long");

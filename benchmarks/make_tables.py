@@ -86,10 +86,11 @@ SECTIONS = {
         "Serving, with CUDA graphs and without",
         "Wall time of a run, p50 / p99. *Host to host*: inputs from page-locked memory and outputs back into it, the "
         "work enqueued plainly (`plain`) or replayed (`graph`). *Device to device*: `Session.run` on tensors that are "
-        "on the GPU, with its graph and without, beside a loop that launches the same graph and waits for it "
-        "(`launch`), and one that also copies inputs and outputs as the session does (`and copies`). `adds` is what "
-        "the session's median has over that of `launch`, and `of it Python` over that of `and copies`. `limit` is for "
-        "the transformer layers' products alone. Measured by `python -m benchmarks.session_latency`.",
+        "on the GPU, with its graph and without, and `Session.bind`, which copies nothing (`bound`), beside a loop "
+        "that launches the same graph and waits for it (`launch`), and one that also copies inputs and outputs as the "
+        "session does (`and copies`). `adds` is what the session's median has over that of `launch`, `of it Python` "
+        "over that of `and copies`, and `bound adds` that of `bound` over that of `launch`. `limit` is for the "
+        "transformer layers' products alone. Measured by `python -m benchmarks.session_latency`.",
     ),
     "rewriter-zoo": (
         "The rewriter over a zoo of exports",
@@ -227,6 +228,7 @@ SERVED = {
     "graph": "graph",
     "session-plain": "device to device, without graph",
     "session": "session",
+    "session-bound": "bound",
     "bare-graph": "launch",
     "bare-graph-and-copies": "and copies",
 }
@@ -234,11 +236,15 @@ SERVED = {
 
 
 def _sessions(results: dict[str, Any]) -> str:
-    lines = _head(["work", "type"], [*SERVED.values(), "adds", "of it Python", "limit"])
+    lines = _head(["work", "type"], [*SERVED.values(), "adds", "of it Python", "bound adds", "limit"])
     for row in results["rows"]:
         found, notes = row["notes"]["percentiles_us"], row["notes"]
-        times = [f"{_microseconds(found[name]['p50'])} / {_microseconds(found[name]['p99'])}" for name in SERVED]
-        added = [f"{notes[key]:.1f}" for key in ("session_adds_us", "python_adds_us")]
+        times = [
+            f"{_microseconds(found[name]['p50'])} / {_microseconds(found[name]['p99'])}" if name in found else ""
+            for name in SERVED
+        ]
+        keys = ("session_adds_us", "python_adds_us", "bound_adds_us")
+        added = [f"{notes[key]:.1f}" if key in notes else "" for key in keys]
         lines.append(_line([row["work"], row["dtype"], *times, *added, _microseconds(row["bound_us"] or None)]))
     return _header(results) + "\n\n" + "\n".join(lines)
 

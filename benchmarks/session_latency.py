@@ -2,8 +2,9 @@
 
 For each engine and batch two interleaved runs. In one the engine takes inputs from page-locked memory and gives its
 outputs back there, enqueued plainly and replayed as a graph. In the other `Session.run` gets tensors that are on the
-GPU, against a loop that does nothing but launch the same graph and wait for it, and one that copies inputs and outputs
-on the GPU too, as the session does. TensorRT builds a 12-layer model in one to two minutes.
+GPU, and a `bind` of them runs in place, against a loop that does nothing but launch the same graph and wait for it,
+and one that copies inputs and outputs on the GPU too, as `Session.run` does. TensorRT builds a 12-layer model in one to
+two minutes.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ def measure(served: Served) -> Row:
 
 
 def row_of(work: str, dtype: str, whole: Samples, served: Samples, bound_us: float) -> Row:
-    """A row from samples in microseconds. whole: "plain" and "graph", host to host. served: "session" and
-    "session-plain", and the loops "bare-graph" and "bare-graph-and-copies", device to device."""
+    """A row from samples in microseconds. whole: "plain" and "graph", host to host. served: "session",
+    "session-plain" and "session-bound", and the loops "bare-graph" and "bare-graph-and-copies", device to device."""
     found = {name: percentiles(samples) for name, samples in {**whole, **served}.items()}
     session = found["session"]["p50"]
     return Row(
@@ -136,6 +137,7 @@ def row_of(work: str, dtype: str, whole: Samples, served: Samples, bound_us: flo
             "percentiles_us": found,
             "session_adds_us": session - found["bare-graph"]["p50"],
             "python_adds_us": session - found["bare-graph-and-copies"]["p50"],
+            "bound_adds_us": found["session-bound"]["p50"] - found["bare-graph"]["p50"],
         },
     )
 
@@ -152,6 +154,7 @@ def _session_samples(served: Served) -> dict[str, list[float]]:
         calls = {
             "session": lambda: session.run(tensors),
             "session-plain": lambda: plain.run(tensors),
+            "session-bound": session.bind(tensors).run,
             "bare-graph": _bare(bare, {}),
             "bare-graph-and-copies": _bare(bare, tensors),
         }

@@ -342,6 +342,7 @@ def test_results_of_the_session_become_a_table() -> None:
     served = {
         "session": [220.0, 230.0],
         "session-plain": [330.0],
+        "session-bound": [221.0],
         "bare-graph": [212.0],
         "bare-graph-and-copies": [218.0],
     }
@@ -351,6 +352,6 @@ def test_results_of_the_session_become_a_table() -> None:
     results = {**versions, "commit": "c", "date": "2026-01-01T00:00:00Z", "rows": [dataclasses.asdict(row)]}
     last = _body("session", results).splitlines()[-1]
     assert last == (
-        "| BERT-base fp16 B1 S384 | float16 | 420 / 440 | 310 / 320 | 330 / 330 | 225 / 230 | 212 / 212 | 218 / 218 | "
-        "13.0 | 7.0 | 50.0 |"
+        "| BERT-base fp16 B1 S384 | float16 | 420 / 440 | 310 / 320 | 330 / 330 | 225 / 230 | 221 / 221 | 212 / 212 | "
+        "218 / 218 | 13.0 | 7.0 | 9.0 | 50.0 |"
     )

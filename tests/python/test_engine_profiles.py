@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from attngraft.contract import Role
 from attngraft.engine import ShapeRange, build_engine, profiles_of_options, read_profiles
 from attngraft.engine import flags as flags_module
 from attngraft.engine import plan as plan_module
@@ -124,7 +123,7 @@ def test_the_timing_cache_is_written_after_a_failed_build(tmp_path: Path, monkey
     config = SimpleNamespace(get_timing_cache=lambda: SimpleNamespace(serialize=lambda: b"timings"))
     builder = SimpleNamespace(build_serialized_network=lambda network, config: None)
     monkeypatch.setattr(plan_module, "_make_builder", lambda *_: builder)
-    monkeypatch.setattr(plan_module, "parse_network", lambda *_: SimpleNamespace(num_inputs=0))
+    monkeypatch.setattr(plan_module, "parse_network", lambda *_: None)
     monkeypatch.setattr(plan_module, "_network_facts", lambda *_: NetworkFacts(1, 0, (), ()))
     monkeypatch.setattr(plan_module, "_make_config", lambda *_: config)
     request = BuildRequest(
@@ -136,19 +135,3 @@ def test_the_timing_cache_is_written_after_a_failed_build(tmp_path: Path, monkey
     with MessageLog() as messages, pytest.raises(BuildError, match="cannot build it"):
         build_plan(request, messages, report)
     assert (tmp_path / "timing.cache").read_bytes() == b"timings"
-
-
-def test_what_all_profiles_fix_is_fixed_in_the_engine(tmp_path: Path) -> None:
-    """TensorRT fuses less between plugin layers whose sizes it does not know; see fix_dimensions."""
-    model = save(attention_model(KEEP_CONFIG, KEEP_OPERANDS), tmp_path)
-    hidden = KEEP_PROFILE["x"].max[-1]
-    two = [
-        {"x": parse(f"4x1x{hidden}:4x8x{hidden}:4x32x{hidden}"), Role.KEEP: parse("4x1x1:4x1x8:4x1x32")},
-        {"x": parse(f"4x64x{hidden}"), Role.KEEP: parse("4x1x64")},
-    ]
-    for profiles, expected in ((two, (4, -1, hidden)), (two[1:], (4, 64, hidden)), ([KEEP_PROFILE], (-1, -1, hidden))):
-        engine = tmp_path / "model.engine"
-        build_engine(model, engine, backend="rtx", shapes=profiles)
-        card = read_card(engine)
-        assert card is not None
-        assert {one.name: one.shape for one in card.inputs}["x"] == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,12 @@ import onnx
 from attngraft.contract import DOMAIN
 from attngraft.engine.backends import Backend
 from attngraft.engine.logger import MessageLog, one_line, process_logger
-from attngraft.engine.shapes import ShapeRange
 from attngraft.engine.sidecar import TensorCard
 from attngraft.errors import BuildError
 from attngraft.lower import strip_functions
 from attngraft.onnx_graph import walk_graphs
 
-__all__ = [
-    "DTYPE_NAMES",
-    "count_plugin_layers",
-    "fix_dimensions",
-    "parse_network",
-    "plugin_node_count",
-    "tensor_cards",
-]
+__all__ = ["DTYPE_NAMES", "count_plugin_layers", "parse_network", "plugin_node_count", "tensor_cards"]
 
 DTYPE_NAMES = {
     "FLOAT": "float32",
@@ -57,28 +48,6 @@ def parse_network(backend: Backend, builder: Any, messages: MessageLog, model: o
     if not parser.parse(strip_functions(model).SerializeToString(), str(path)):
         raise BuildError(f"{path}: {backend.label} cannot parse it: {_parser_error(parser, messages)}")
     return network
-
-
-def fix_dimensions(network: Any, profiles: Sequence[Mapping[str, ShapeRange]]) -> None:
-    """Inputs get the sizes that every profile fixes.
-
-    TensorRT 10.6 compiles what lies between two plugin layers by itself, and takes all its sizes for unknown where one
-    of the network's inputs is dynamic, even in a range of one size: kernels are missed then that it fuses otherwise
-    (docs/what_tensorrt_fuses.md).
-    """
-    for index in range(network.num_inputs):
-        tensor = network.get_input(index)
-        dims = tuple(tensor.shape)
-        if all(dim >= 0 for dim in dims):
-            continue
-        ranges = [profile[tensor.name] for profile in profiles]
-        tensor.shape = tuple(_fixed_size(axis, ranges) if dim < 0 else dim for axis, dim in enumerate(dims))
-
-
-def _fixed_size(axis: int, ranges: Sequence[ShapeRange]) -> int:
-    """The only size of a dimension, -1 where there are several, or where it is 0."""
-    sizes = {corner[axis] for given in ranges for corner in (given.min, given.max)}
-    return max(sizes) or -1 if len(sizes) == 1 else -1
 
 
 def _parser_error(parser: Any, messages: MessageLog) -> str:

@@ -14,13 +14,7 @@ from attngraft.engine.files import write_atomically
 from attngraft.engine.flags import set_flags
 from attngraft.engine.layers import EngineLayer, layers_of_message
 from attngraft.engine.logger import MessageLog, process_logger
-from attngraft.engine.network import (
-    count_plugin_layers,
-    fix_dimensions,
-    parse_network,
-    plugin_node_count,
-    tensor_cards,
-)
+from attngraft.engine.network import count_plugin_layers, parse_network, plugin_node_count, tensor_cards
 from attngraft.engine.progress import BuildProgress
 from attngraft.engine.rtx import prepare_parser
 from attngraft.engine.shapes import ShapeRange
@@ -90,7 +84,6 @@ def _build_plan(request: BuildRequest, messages: MessageLog, report: BuildProgre
     messages.clear()  # what a registry or a machine without a GPU says on the way here is not the build's failure
     report.phase(f"parsing {request.model_path} with {backend.label}")
     network = parse_network(backend, builder, messages, request.model, request.model_path)
-    fix_dimensions(network, request.profiles)
     report.raise_failure()
     facts = _network_facts(request, network)
     config = _make_config(request, builder)

@@ -61,6 +61,7 @@ struct WarpMask
                 {
                     loadPairs(bias + biasRow[m][half], plan.keys - firstKey, biases[m][half]);
                 }
+                prefetch(plan, firstKey + Tile::kKeys, biasRow[m]);
             }
         }
     }
@@ -96,6 +97,19 @@ struct WarpMask
     }
 
 private:
+    //! Asks for the biases from `firstKey` on, the two rows of a thread by the four threads that share them.
+    static ATTNGRAFT_DEVICE void prefetch(AttentionPlan const& plan, int firstKey, int64_t const (&rows)[2])
+    {
+        constexpr int kKeysOfLine = 128 / static_cast<int>(sizeof(T));
+        constexpr int kLines = (Tile::kKeys + kKeysOfLine - 1) / kKeysOfLine;
+        int const line = laneOfThread() % 4;
+        int const key = firstKey + line % kLines * kKeysOfLine;
+        if (line < 2 * kLines && key < plan.keys)
+        {
+            prefetchLine(static_cast<T const*>(plan.bias.data) + (line < kLines ? rows[0] : rows[1]) + key);
+        }
+    }
+
     //! Calls use(slice, half, column, score) for each of the thread's scores and stores what it returns.
     template <typename Use>
     static ATTNGRAFT_DEVICE void forEach(float (&scores)[kSlices][Tile::kKeys / 8][4], Use use)

@@ -79,6 +79,12 @@ ATTNGRAFT_DEVICE void letNextKernelBegin()
 #endif
 }
 
+//! Asks for the line of memory around an address that may be read, so that it is near when it is.
+ATTNGRAFT_DEVICE void prefetchLine(void const* from)
+{
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from));
+}
+
 //! Starts a copy of 16 bytes, of which those beyond `bytes` become 0. `from` is aligned to 16 bytes.
 ATTNGRAFT_DEVICE void copyAsync16(SharedAddress to, void const* from, int bytes)
 {

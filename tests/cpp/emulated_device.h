@@ -251,6 +251,10 @@ inline int computedHere(int value)
     return value;
 }
 
+//! There is nothing to wait for.
+inline void prefetchLine(void const*)
+{ }
+
 inline float multiplyAlone(float a, float b)
 {
     float const volatile product = a * b;

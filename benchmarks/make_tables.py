@@ -89,8 +89,9 @@ SECTIONS = {
         "on the GPU, with its graph and without, and `Session.bind`, which copies nothing (`bound`), beside a loop "
         "that launches the same graph and waits for it (`launch`), and one that also copies inputs and outputs as the "
         "session does (`and copies`). `adds` is what the session's median has over that of `launch`, `of it Python` "
-        "over that of `and copies`, and `bound adds` that of `bound` over that of `launch`. `limit` is for the "
-        "transformer layers' products alone. Measured by `python -m benchmarks.session_latency`.",
+        "over that of `and copies`, and `bound adds` that of `bound` over that of `launch`. *Host* is how long the CPU "
+        "is busy until the work is in a stream of the caller's: of the session, a bound run, and launch and copies. "
+        "`limit` is for the transformer layers' products alone. Measured by `python -m benchmarks.session_latency`.",
     ),
     "rewriter-zoo": (
         "The rewriter over a zoo of exports",
@@ -234,9 +235,11 @@ SERVED = {
 }
 """What was timed in results of the session, and its column."""
 
+HOST = {"session": "host: session", "session-bound": "bound", "bare-graph-and-copies": "and copies"}
+
 
 def _sessions(results: dict[str, Any]) -> str:
-    lines = _head(["work", "type"], [*SERVED.values(), "adds", "of it Python", "bound adds", "limit"])
+    lines = _head(["work", "type"], [*SERVED.values(), "adds", "of it Python", "bound adds", *HOST.values(), "limit"])
     for row in results["rows"]:
         found, notes = row["notes"]["percentiles_us"], row["notes"]
         times = [
@@ -245,6 +248,8 @@ def _sessions(results: dict[str, Any]) -> str:
         ]
         keys = ("session_adds_us", "python_adds_us", "bound_adds_us")
         added = [f"{notes[key]:.1f}" if key in notes else "" for key in keys]
+        on_host = notes.get("host_us", {})
+        added += [f"{on_host[name]['p50']:.1f}" if name in on_host else "" for name in HOST]
         lines.append(_line([row["work"], row["dtype"], *times, *added, _microseconds(row["bound_us"] or None)]))
     return _header(results) + "\n\n" + "\n".join(lines)
 

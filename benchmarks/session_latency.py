@@ -5,6 +5,9 @@ outputs back there, enqueued plainly and replayed as a graph. In the other `Sess
 GPU, and a `bind` of them runs in place, against a loop that does nothing but launch the same graph and wait for it,
 and one that copies inputs and outputs on the GPU too, as `Session.run` does. TensorRT builds a 12-layer model in one to
 two minutes.
+
+A wall time holds the GPU's work and hides how long the CPU was busy. So the same calls are made in a stream of the
+caller's, where they return at once, and what they take until then is measured too.
 """
 
 from __future__ import annotations
@@ -119,12 +122,17 @@ def measure(served: Served) -> Row:
     _, (point,) = sweep_engines([served.engine], Sweep(given=served.inputs), modes=("plain", "graph"), rounds=ROUNDS)
     whole = {times.mode: times.samples_us["total"] for times in point.times}
     rate = matrix_rate(getattr(torch, served.dtype)) if served.operations else 1.0
-    return row_of(served.work, served.dtype, whole, _session_samples(served), served.operations / rate)
+    on_device, on_host = _session_samples(served)
+    return row_of(served.work, served.dtype, whole, on_device, on_host, served.operations / rate)
 
 
-def row_of(work: str, dtype: str, whole: Samples, served: Samples, bound_us: float) -> Row:
-    """A row from samples in microseconds. whole: "plain" and "graph", host to host. served: "session",
-    "session-plain" and "session-bound", and the loops "bare-graph" and "bare-graph-and-copies", device to device."""
+def row_of(work: str, dtype: str, whole: Samples, served: Samples, on_host: Samples, bound_us: float) -> Row:
+    """A row from samples in microseconds.
+
+    whole: "plain" and "graph", host to host. served: "session", "session-plain" and "session-bound", and the loops
+    "bare-graph" and "bare-graph-and-copies", device to device. on_host: of these "session", "session-bound" and
+    "bare-graph-and-copies", until the call has put its work into a stream.
+    """
     found = {name: percentiles(samples) for name, samples in {**whole, **served}.items()}
     session = found["session"]["p50"]
     return Row(
@@ -138,11 +146,13 @@ def row_of(work: str, dtype: str, whole: Samples, served: Samples, bound_us: flo
             "session_adds_us": session - found["bare-graph"]["p50"],
             "python_adds_us": session - found["bare-graph-and-copies"]["p50"],
             "bound_adds_us": found["session-bound"]["p50"] - found["bare-graph"]["p50"],
+            "host_us": {name: percentiles(samples) for name, samples in on_host.items()},
         },
     )
 
 
-def _session_samples(served: Served) -> dict[str, list[float]]:
+def _session_samples(served: Served) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Until the work is done, and until it is in a stream."""
     tensors = {name: torch.from_numpy(array).cuda() for name, array in served.inputs.items()}
     with (
         Session(served.engine) as session,
@@ -151,22 +161,31 @@ def _session_samples(served: Served) -> dict[str, list[float]]:
     ):
         bare.prepare(served.inputs)
         bare.capture()
+        bound = session.bind(tensors)
+        launch, launch_and_copy = _bare(bare, {}), _bare(bare, tensors)
         calls = {
             "session": lambda: session.run(tensors),
             "session-plain": lambda: plain.run(tensors),
-            "session-bound": session.bind(tensors).run,
-            "bare-graph": _bare(bare, {}),
-            "bare-graph-and-copies": _bare(bare, tensors),
+            "session-bound": bound.run,
+            "bare-graph": _waiting(bare, launch),
+            "bare-graph-and-copies": _waiting(bare, launch_and_copy),
         }
         samples = _interleaved_us(calls)
+        stream = torch.cuda.Stream().cuda_stream
+        issued = {
+            "session": lambda: session.run(tensors, stream=stream),
+            "session-bound": lambda: bound.run(stream=stream),
+            "bare-graph-and-copies": launch_and_copy,
+        }
+        on_host = _interleaved_us(issued, between=torch.cuda.synchronize)
         replays = session.statistics.replays
         if replays < ROUNDS * RUNS:
             sys.exit(f"{served.work}: the session replayed {replays} times only: {session.statistics}")
-        return samples
+        return samples, on_host
 
 
 def _bare(bare: TimedEngine, tensors: Mapping[str, torch.Tensor]) -> Callable[[], None]:
-    """A launch and a wait; with tensors, what a session copies on the GPU before and behind it."""
+    """A launch; with tensors, what a session copies on the GPU before and behind it."""
     stream, address = bare.stream.handle, bare.context.get_tensor_address
     before = [(int(address(name)), tensor.data_ptr(), tensor.nbytes) for name, tensor in tensors.items()]
     outputs = _outputs(bare) if tensors else []
@@ -178,6 +197,13 @@ def _bare(bare: TimedEngine, tensors: Mapping[str, torch.Tensor]) -> Callable[[]
         bare.replay()
         for copy in behind:
             copy_async(*copy, stream)
+
+    return run
+
+
+def _waiting(bare: TimedEngine, launch: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        launch()
         bare.stream.wait()
 
     return run
@@ -194,8 +220,11 @@ def _outputs(bare: TimedEngine) -> list[tuple[torch.Tensor, int]]:
     return found
 
 
-def _interleaved_us(calls: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Wall time of every call, in turns of RUNS, after a warm-up of all of them."""
+def _interleaved_us(
+    calls: Mapping[str, Callable[[], object]], between: Callable[[], object] | None = None
+) -> dict[str, list[float]]:
+    """Wall time of every call, in turns of RUNS, after a warm-up of all of them. between: done behind each call, and
+    not timed."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     warm_up(calls.values())
     for _ in range(ROUNDS):
@@ -205,6 +234,8 @@ def _interleaved_us(calls: Mapping[str, Callable[[], object]]) -> dict[str, list
                 started = time.perf_counter_ns()
                 call()
                 samples[name].append((time.perf_counter_ns() - started) / 1e3)
+                if between is not None:
+                    between()
     return samples
 
 

@@ -346,12 +346,13 @@ def test_results_of_the_session_become_a_table() -> None:
         "bare-graph": [212.0],
         "bare-graph-and-copies": [218.0],
     }
-    row = row_of("BERT-base fp16 B1 S384", "float16", whole, served, bound_us=50.0)
+    on_host = {"session": [21.0, 22.0, 23.0], "session-bound": [9.0], "bare-graph-and-copies": [8.0]}
+    row = row_of("BERT-base fp16 B1 S384", "float16", whole, served, on_host, bound_us=50.0)
     assert (row.ours_us, row.peers_us["bare-graph"], row.notes["session_adds_us"]) == (225.0, 212.0, 13.0)
     versions = dict.fromkeys(("device", "driver", "cuda", "tensorrt", "torch"), "x")
     results = {**versions, "commit": "c", "date": "2026-01-01T00:00:00Z", "rows": [dataclasses.asdict(row)]}
     last = _body("session", results).splitlines()[-1]
     assert last == (
         "| BERT-base fp16 B1 S384 | float16 | 420 / 440 | 310 / 320 | 330 / 330 | 225 / 230 | 221 / 221 | 212 / 212 | "
-        "218 / 218 | 13.0 | 7.0 | 9.0 | 50.0 |"
+        "218 / 218 | 13.0 | 7.0 | 9.0 | 22.0 | 9.0 | 8.0 | 50.0 |"
     )

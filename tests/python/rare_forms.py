@@ -66,6 +66,21 @@ RARE_FORMS: dict[str, Form] = {
         operands=("keep",),
         empty_rows="uniform",
     ),
+    "stored mask blended in": Form(
+        """
+        s = MatMul(q, kt) to = Shape<start = 2>(s) b = Slice(table, from, to, axes) kept = Mul(s, b) y = Sub(one, b)
+        a = Mul(y, f) m = Add(kept, a) p = Softmax<axis = -1>(m)
+        """,
+        constants={
+            "table": (np.arange(32 * 32).reshape(1, 1, 32, 32) % 3 != 1).astype(np.float32),
+            "from": np.array([0, 0], np.int64),
+            "axes": np.array([2, 3], np.int64),
+            "one": 1.0,
+            "f": -1e4,
+        },
+        operands=("keep",),
+        empty_rows="uniform",
+    ),
     "nan_to_num": Form(
         """
         s = MatMul(q, kt) m = Where(padded, f, s) w = Softmax<axis = -1>(m) n = IsNaN(w) g = Where(n, zero, w)

@@ -15,6 +15,10 @@ from attngraft.match.records import MaskPart
 __all__ = ["Operands"]
 
 
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+"""A stored mask of zeros and ones may be of these; what keeps keys is not."""
+
+
 class Operands:
     """What is made is made once for each graph and mask, in front of the first site that needs it: sites come in node
     order."""
@@ -27,14 +31,17 @@ class Operands:
         """The tensor for a mask in the graph at `path`: the model's own, inverted, summed of several, or shaped to
         broadcast."""
         operand = mask.tensors[0]
+        is_table = mask.role == Role.KEEP and self._types.of(operand) in FLOATS
         if mask.form == "where" and mask.role == Role.BIAS:
             return self._filled(emit, path, mask)
-        if not (mask.invert or mask.unsqueeze or mask.split_heads) and len(mask.tensors) == 1:
+        if not (is_table or mask.invert or mask.unsqueeze or mask.split_heads) and len(mask.tensors) == 1:
             return operand
         key = (path, mask)
         if key not in self._made:
+            if is_table or mask.invert:
+                operand = as_condition(emit, operand, self._types)
             if mask.invert:
-                operand = emit.node("Not", as_condition(emit, operand, self._types))
+                operand = emit.node("Not", operand)
             for name in mask.tensors[1:]:
                 operand = emit.node("Add", operand, name)
             self._made[key] = shaped(emit, operand, mask)

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from attngraft.contract import KEEP_DTYPES, Role
+from attngraft.match.meaning.tables import stored_table
 from attngraft.match.operators import is_cast, is_standard
 from attngraft.match.paths import find_product, nodes_above
 from attngraft.match.records import MaskPart
@@ -82,7 +83,7 @@ def where_mask(view: GraphView, node: NodeProto | None) -> MaskedScores | None:
 
 
 def blended_mask(view: GraphView, node: NodeProto | None) -> MaskedScores | None:
-    """scores * m + (1 - m) * fill with m cast from integers or booleans, taken for 0 and 1: a Where written out."""
+    """scores * m + (1 - m) * fill with m as in _scaled_complement: a Where written out."""
     if not is_standard(node, "Add"):
         return None
     for kept, filled in (node.input, node.input[::-1]):
@@ -91,8 +92,9 @@ def blended_mask(view: GraphView, node: NodeProto | None) -> MaskedScores | None
         if mask is None or not is_standard(product, "Mul"):
             continue
         for scores, factor in (product.input, product.input[::-1]):
-            cast = view.maker(factor)
-            if is_cast(cast) and cast.input[0] == mask.tensors[0] and find_product(view, scores) is not None:
+            condition = _condition_of(view, factor)
+            is_same = condition is not None and condition[0] == mask.tensors[0]
+            if is_same and find_product(view, scores) is not None:
                 return MaskedScores(scores, replace(mask, form="where", added=None)) if mask.fill <= MAX_FILL else None
     return None
 
@@ -150,20 +152,32 @@ def _added_where(view: GraphView, added: str) -> MaskPart | None:
 
 
 def _scaled_complement(view: GraphView, added: str) -> MaskPart | None:
-    """(1 - mask) * fill with a mask cast from booleans, or from integers that are taken for 0 and 1, since others would
-    add numbers that mask nothing."""
+    """(1 - mask) * fill with a mask that is 0 or 1."""
     factor = scalar_factor(view, view.maker(added))
     if factor is None or factor.value is None:
         return None
     complement = view.maker(factor.tensor)
     if not is_standard(complement, "Sub") or view.scalar(complement.input[0]) != 1:
         return None
-    cast = view.maker(complement.input[1])
-    if not is_cast(cast) or dtype_name(view.dtype(cast.input[0])) not in KEEP_DTYPES:
+    condition = _condition_of(view, complement.input[1])
+    if condition is None:
         return None
-    is_bool = view.dtype(cast.input[0]) == TensorProto.BOOL
-    part = MaskPart("add-where", Role.KEEP, (cast.input[0],), False, factor.value, added)
-    return part if is_bool else replace(part, taken_as_zero_one=True)
+    part = MaskPart("add-where", Role.KEEP, condition[:1], False, factor.value, added)
+    return replace(part, taken_as_zero_one=condition[1])
+
+
+def _condition_of(view: GraphView, mask: str) -> tuple[str, bool] | None:
+    """What a mask in numbers says where it is not 0, and whether it is only taken for 0 and 1: booleans or integers
+    that it is cast from, since other integers would add numbers that mask nothing, or itself, cut from a stored table
+    of zeros and ones."""
+    cast = view.maker(mask)
+    if is_cast(cast) and dtype_name(view.dtype(cast.input[0])) in KEEP_DTYPES:
+        return cast.input[0], view.dtype(cast.input[0]) != TensorProto.BOOL
+    stored = mask
+    while is_standard(view.maker(stored), *MOVES, "Slice"):
+        stored = view.maker(stored).input[0]
+    table = stored_table(view, stored) if view.is_constant(stored) else None
+    return (mask, False) if table is not None and np.isin(table, (0, 1)).all() else None
 
 
 def _constant_fill(view: GraphView, name: str) -> float | None:

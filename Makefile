@@ -87,7 +87,7 @@ sanitize: $(GPU_READY)  ## The kernel tests under compute-sanitizer: memcheck, r
 bench: $(BENCH_READY)  ## The measurements on a GPU: benchmarks/results/*.json and docs/measurements.md
 	@$(GPU_RUN) -m benchmarks.softmax_kernel
 	@$(GPU_RUN) -m benchmarks.softmax_backward_kernel
-	@$(GPU_RUN) -m benchmarks.attention_kernel
+	@$(GPU_RUN) -m benchmarks.attention_kernel --variants --flex
 	@$(GPU_RUN) -m benchmarks.models_in_tensorrt
 	@$(GPU_RUN) -m benchmarks.zoo --size real --filter "$$($(GPU_RUN) -m benchmarks.rewriter_native --print-filter)"
 	@$(GPU_RUN) -m benchmarks.rewriter_native

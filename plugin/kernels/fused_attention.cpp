@@ -234,7 +234,8 @@ bool hasPointers(FusedAttentionParams const& params)
 bool isOfBiasAlone(AttentionPlan const& plan)
 {
     bool const isOfType = plan.biasIsFloat32 == (plan.type == DataType::kFloat32);
-    return plan.isBiasPaired && isOfType && plan.keep.data == nullptr && !plan.scoreMap.isCapped();
+    bool const isAlone = plan.bias.data != nullptr && plan.keep.data == nullptr && !plan.scoreMap.isCapped();
+    return isAlone && isOfType && plan.isBiasPaired;
 }
 
 cudaError_t launchOfType(AttentionPlan const& plan, bool usesWarpgroups, cudaStream_t stream)

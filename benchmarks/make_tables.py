@@ -89,7 +89,7 @@ SECTIONS = {
         "on the GPU, with its graph and without, and `Session.bind`, which copies nothing (`bound`), beside a loop "
         "that launches the same graph and waits for it (`launch`), and one that also copies inputs and outputs as the "
         "session does (`and copies`). `adds` is what the session's median has over that of `launch`, `of it Python` "
-        "over that of `and copies`, and `bound adds` that of `bound` over that of `launch`. *Host* is how long the CPU "
+        "over that of `and copies`, and `bound adds` that of `bound` over that of `launch`. `host` is how long the CPU "
         "is busy until the work is in a stream of the caller's: of the session, a bound run, and launch and copies. "
         "`limit` is for the transformer layers' products alone. Measured by `python -m benchmarks.session_latency`.",
     ),
@@ -235,7 +235,8 @@ SERVED = {
 }
 """What was timed in results of the session, and its column."""
 
-HOST = {"session": "host: session", "session-bound": "bound", "bare-graph-and-copies": "and copies"}
+HOST = {"session": "host: session", "session-bound": "host: bound", "bare-graph-and-copies": "host: and copies"}
+"""The same for the CPU's time."""
 
 
 def _sessions(results: dict[str, Any]) -> str:

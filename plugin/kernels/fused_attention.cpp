@@ -238,6 +238,14 @@ bool isOfBiasAlone(AttentionPlan const& plan)
     return isAlone && isOfType && plan.isBiasPaired;
 }
 
+//! What the plan's kernel reads. All but its mask must be there.
+AttentionMask maskOfPlan(FusedAttentionParams const& params, AttentionPlan const& plan)
+{
+    AttentionMask const mask = plan.isVectorwise ? maskOf(params) : AttentionMask::kAny;
+    bool const fetchesBias = kAttentionTiles[plan.variant - 1].fetchesBias() && isOfBiasAlone(plan);
+    return mask == AttentionMask::kAny && fetchesBias ? AttentionMask::kBias : mask;
+}
+
 cudaError_t launchOfType(AttentionPlan const& plan, bool usesWarpgroups, cudaStream_t stream)
 {
 #if ATTNGRAFT_WARPGROUPS
@@ -320,11 +328,7 @@ bool makeAttentionPlan(FusedAttentionParams const& params, AttentionPlan& plan)
     plan.isBiasPaired = hasKeysInPairs(params.bias, kScoreDims - 1, params.keys, biasBytes);
     plan.keep = params.keep;
     plan.keepType = params.keepType;
-    plan.mask = plan.isVectorwise ? maskOf(params) : AttentionMask::kAny;
-    if (plan.mask == AttentionMask::kAny && isOfBiasAlone(plan) && kAttentionTiles[plan.variant - 1].fetchesBias())
-    {
-        plan.mask = AttentionMask::kBias;
-    }
+    plan.mask = maskOfPlan(params, plan);
     planSplits(params, work, plan);
     return true;
 }

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from attngraft.contract import KEEP_DTYPES, Role
-from attngraft.match.meaning.tables import stored_table
+from attngraft.match.meaning import is_stored_zero_one
 from attngraft.match.operators import is_cast, is_standard
 from attngraft.match.paths import find_product, nodes_above
 from attngraft.match.records import MaskPart
@@ -176,8 +176,7 @@ def _condition_of(view: GraphView, mask: str) -> tuple[str, bool] | None:
     stored = mask
     while is_standard(view.maker(stored), *MOVES, "Slice"):
         stored = view.maker(stored).input[0]
-    table = stored_table(view, stored) if view.is_constant(stored) else None
-    return (mask, False) if table is not None and np.isin(table, (0, 1)).all() else None
+    return (mask, False) if is_stored_zero_one(view, stored) else None
 
 
 def _constant_fill(view: GraphView, name: str) -> float | None:

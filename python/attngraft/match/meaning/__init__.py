@@ -7,6 +7,7 @@ input, or None when the graph does not prove one.
 from attngraft.match.meaning.polynomials import Polynomial
 from attngraft.match.meaning.read import (
     constant_integers,
+    is_stored_zero_one,
     read_condition,
     read_dims,
     read_mask,
@@ -20,6 +21,7 @@ __all__ = [
     "PaddingMask",
     "Polynomial",
     "constant_integers",
+    "is_stored_zero_one",
     "read_condition",
     "read_dims",
     "read_mask",

@@ -17,7 +17,15 @@ from attngraft.match.meaning.reader import MISFITS, Dims, Reader
 from attngraft.match.meaning.records import MaskMeaning
 from attngraft.onnx_graph import GraphView
 
-__all__ = ["constant_integers", "read_condition", "read_dims", "read_mask", "read_truth", "slice_bounds"]
+__all__ = [
+    "constant_integers",
+    "is_stored_zero_one",
+    "read_condition",
+    "read_dims",
+    "read_mask",
+    "read_truth",
+    "slice_bounds",
+]
 
 Scores = str | Sequence["int | str | None"]
 
@@ -85,6 +93,12 @@ def constant_integers(view: GraphView, node: NodeProto, name: str, position: int
         return _reader(view).integers(node, name, position)
     except (NotReadable, *MISFITS):
         return None
+
+
+def is_stored_zero_one(view: GraphView, tensor: str) -> bool:
+    """Whether a tensor is stored and holds 0 and 1 alone."""
+    table = _reader(view).table(tensor)
+    return table is not None and bool(((table == 0) | (table == 1)).all())
 
 
 def _reader(view: GraphView, exact: bool = False) -> Reader:

@@ -171,7 +171,7 @@ class Reader:
         _, node = self.owner(name)
         try:
             if node is None or node.op_type == "Constant":
-                table = self._table(name)
+                table = self.table(name)
                 if table is None:
                     return self.unknown(name, index)
                 value: Value = look_up(table, index)
@@ -225,7 +225,8 @@ class Reader:
         """Whether anything was."""
         return name in self._zero_one
 
-    def _table(self, name: str) -> np.ndarray | None:
+    def table(self, name: str) -> np.ndarray | None:
+        """The value of a stored tensor, read once; None where it is none, or too large."""
         if name not in self._tables:
             view, _ = self.owner(name)
             is_given = self._exact and view.is_input(name)  # an initializer that is an input may be replaced
